@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.commands import read_lines, run_mutagym
 from benchmarks.reporting import Check, Section, at_least, at_most, run
 from scorers.comparison import Comparison, compare
-from scorers.statistics import clustered_interval
+from scorers.statistics import rate_interval
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -120,7 +120,7 @@ def _row(name: str, trials: Trials, truth: Trials, episodes: Sequence[Attempts])
     return {
         "a failed call": name,
         "success": sum(happened for happened, _ in counts) / count,
-        "95 % interval": _interval(*clustered_interval(counts)),
+        "95 % interval": _interval(*rate_interval(counts)[1:]),
         "off by": off and off.difference,
         "95 % interval of that": off and _interval(off.low, off.high),
         "refused steps": share_refused,

@@ -31,7 +31,7 @@ from benchmarks.reporting import Section, run
 from envs.queries import load_queries, queries_sha256
 from mutators.registry import DEFAULT_MUTATORS
 from scorers.comparison import Comparison, compare, holm
-from scorers.statistics import clustered_interval, wilson_interval
+from scorers.statistics import exact_interval, rate_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +163,11 @@ def _trained(target: Target, algorithm: str, steps: int) -> str:
 
 
 def with_hindsight(results: Mapping[str, Any]) -> dict[str, float]:
-    """The rate of queries on which some mutator alone succeeded, `noop` included; see `wilson_interval`."""
+    """The rate of queries on which some mutator alone succeeded, `noop` included; see `exact_interval`."""
     successes = _successes(results)
     alone = [successes[team] for team in successes if team == "noop" or team.startswith("fixed:")]
     some = [any(chain.from_iterable(of_query)) for of_query in zip(*alone, strict=True)]
-    low, high = wilson_interval(sum(some), len(some))
+    low, high = exact_interval(sum(some), len(some))
     return {"rate": sum(some) / len(some), "low": low, "high": high}
 
 
@@ -339,7 +339,7 @@ def _share(fates: Sequence[Fate]) -> str:
     by_query: dict[str, list[bool]] = defaultdict(list)
     for fate in fates:
         by_query[fate.query].append(fate.reason == ADOPTED)
-    low, high = clustered_interval((sum(each), len(each)) for each in by_query.values())
+    _, low, high = rate_interval((sum(each), len(each)) for each in by_query.values())
     share = sum(fate.reason == ADOPTED for fate in fates) / len(fates)
     return f"{share:.0%} [{low:.0%}, {high:.0%}]"
 

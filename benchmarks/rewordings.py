@@ -1,10 +1,9 @@
-"""What share of each mutator's rewordings is adopted, and why the others are not, on a model of yours.
+"""What share of each mutator's rewordings is adopted, and why not the others, on a model of yours.
 
-python -m benchmarks.rewordings --ollama-host URL --model NAME --queries FILE --samples OUT.jsonl
+python -m benchmarks.rewordings --ollama-host URL --model NAME --queries FILE --out OUT.jsonl
 
-Every mutator rewords the same sampled queries once, as the first step of an episode would. Whether what is
-adopted asks for the same is for a person to say: `--samples` writes rewordings for reading, of mutators and
-queries drawn as a policy that chooses at random would.
+Every mutator rewords the same sampled queries once, as the first step of an episode would. Whether
+what is adopted asks for the same is for a person to say: `--out` has all rewordings for reading.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,7 @@ JOINED = "paraphrase"
 
 @dataclass(frozen=True, kw_only=True)
 class Reworded:
-    """One rewording, and why it is none: the episode's reason, `unchanged`, or `failed` for a failed call."""
+    """One rewording, and why it is not adopted: the episode's reason, `unchanged` or `failed`."""
 
     mutator: str
     query: str
@@ -47,9 +45,21 @@ class Reworded:
 
 
 def reword(
-    models: ModelCalls, mutator: Mutator, queries: Sequence[str], earlier: Mapping[str, str], in_flight: int
+    models: ModelCalls,
+    mutator: Mutator,
+    queries: Sequence[str],
+    earlier: Mapping[str, str],
+    in_flight: int,
 ) -> list[Reworded]:
-    """The first step of an episode of each query, up to its rewording; `earlier` are rewordings of before."""
+    """The first step of an episode of each query, up to its rewording.
+
+    Args:
+        models: what is asked.
+        mutator: rewords them.
+        queries: N of them.
+        earlier: a rewording of before, where a query has one.
+        in_flight: the most calls at once.
+    """
     rules = Rules(mutators=(mutator,), intent_threshold=INTENT_THRESHOLD)
     episodes = [
         Episode(
@@ -65,6 +75,9 @@ def reword(
     rewordings = reword_together(episodes, [0] * len(queries), models, in_flight)
     done = []
     for query, embedding, made in zip(queries, models.embed(queries), rewordings, strict=True):
+        near = 0.0
+        if not made.error and not isinstance(embedding, Exception):
+            near = round(similarity(embedding, made.embedding), 3)
         unchanged = "unchanged" if made.rewrite.text == query else ""
         done.append(
             Reworded(
@@ -72,62 +85,25 @@ def reword(
                 query=query,
                 text="" if made.error else made.rewrite.text,
                 rejected="failed" if made.error else made.rejected or unchanged,
-                similarity=0.0 if made.error else round(similarity(embedding, made.embedding), 3),  # type: ignore[arg-type]  # the episodes have begun
+                similarity=near,
             )
         )
-    return done
-
-
-def reword_all(
-    models: ModelCalls,
-    mutators: Sequence[Mutator],
-    queries: Sequence[str],
-    in_flight: int,
-    on_mutator: Callable[[Sequence[Reworded]], None],
-) -> list[Reworded]:
-    """Every mutator on every query, mutator by mutator, crossover last; `on_mutator` is given all so far."""
-    earlier: dict[str, str] = {}
-    done: list[Reworded] = []
-    for mutator in sorted(mutators, key=lambda mutator: mutator.name == "crossover"):
-        made = reword(models, mutator, queries, earlier, in_flight)
-        if mutator.name == JOINED:
-            earlier = {each.query: each.text for each in made if not each.rejected}
-        done += made
-        on_mutator(done)
     return done
 
 
 def rows(done: Sequence[Reworded]) -> list[dict[str, Any]]:
     """For each mutator the share that is adopted, and the shares of what is not by reason."""
     reasons = sorted({each.rejected for each in done} - {""})
-    names = [*dict.fromkeys(each.mutator for each in done), "all"]
     found = []
-    for name in names:
+    for name in (*dict.fromkeys(each.mutator for each in done), "all"):
         mine = Counter(each.rejected for each in done if name in {each.mutator, "all"})
-        shares = {reason or "adopted": mine[reason] / mine.total() for reason in ("", *reasons)}
-        found.append(
-            {"mutator": name, "rewordings": mine.total()} | {k: round(v, 3) for k, v in shares.items()}
-        )
+        shares = {why or "adopted": round(mine[why] / mine.total(), 3) for why in ("", *reasons)}
+        found.append({"mutator": name, "rewordings": mine.total()} | shares)
     return found
 
 
-def samples(done: Sequence[Reworded], number: int, seed: int) -> list[Reworded]:
-    """Adopted rewordings for reading, drawn from those of all mutators alike."""
-    chance = random.Random(seed)
-    tries = list(done)
-    chance.shuffle(tries)
-    return [each for each in tries if not each.rejected][:number]
-
-
-def write_lines(file: Path | None, kept: Sequence[Reworded]) -> None:
-    """Write rewordings as JSON lines, if there is a file for them."""
-    if file is not None:
-        lines = [json.dumps(vars(each), ensure_ascii=False) + "\n" for each in kept]
-        file.write_text("".join(lines), encoding="utf-8")
-
-
 def main() -> int:
-    """Reword, print the table, write the samples."""
+    """Reword, print the table, write the rewordings."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rewordings")
     parser.add_argument("--ollama-host", required=True)
     parser.add_argument("--model", required=True)
@@ -138,23 +114,29 @@ def main() -> int:
     parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
     parser.add_argument("--in-flight", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=Path, help="a file for adopted rewordings, as JSON lines")
-    parser.add_argument("--all", type=Path, help="a file for all rewordings, as JSON lines")
+    parser.add_argument("--out", type=Path, help="a file for all rewordings, as JSON lines")
     given = parser.parse_args()
     texts = [query.text for query in load_queries(given.queries, where=tuple(given.where))]
     queries = random.Random(given.seed).sample(texts, min(given.number, len(texts)))
     mutators = load_mutators(given.mutators.split(","))
+    earlier: dict[str, str] = {}
+    done: list[Reworded] = []
     with Dispatcher([given.ollama_host]) as dispatcher:
-        encoder = make_encoder(given.encoder, dispatcher)
         models = ModelCalls(
             models=Models(target=given.model, mutator=given.model, options={"num_predict": 512}),
             dispatcher=dispatcher,
-            encoder=encoder,
+            encoder=make_encoder(given.encoder, dispatcher),
             scorer=make_scorer("keyword"),
         )
-        done = reword_all(models, mutators, queries, given.in_flight, partial(write_lines, given.all))
+        for mutator in sorted(mutators, key=lambda mutator: mutator.name == "crossover"):
+            made = reword(models, mutator, queries, earlier, given.in_flight)
+            if mutator.name == JOINED:
+                earlier = {each.query: each.text for each in made if not each.rejected}
+            done += made
     print(table(rows(done)))
-    write_lines(given.samples, samples(done, 100, given.seed))
+    if given.out:
+        lines = [json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in done]
+        given.out.write_text("".join(lines), encoding="utf-8")
     return 0
 
 

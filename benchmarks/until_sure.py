@@ -33,7 +33,7 @@ from benchmarks.optimum import Game, summarise
 from benchmarks.reporting import Check, Section, at_least, at_most, run
 from cli.main import execute
 from mutators.registry import load_mutators
-from scorers.statistics import wilson_interval
+from scorers.statistics import exact_interval
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from simulator.world import load_world
@@ -216,7 +216,7 @@ def _trainings(work: Path, runs: int) -> Section:
 def _row(world: World, ended: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     values = computed(world)
     claimed = [each for each in ended if each["until_sure"] == SURE]
-    low, high = wilson_interval(len(claimed), len(ended))
+    low, high = exact_interval(len(claimed), len(ended))
     steps = [each["env_steps"] for each in claimed]
     quartiles = [int(each) for each in np.quantile(steps, (0.25, 0.5, 0.75))] if steps else None
     most = values["best"] - values["best_fixed"]
@@ -252,7 +252,7 @@ def _many_looks(runs: int) -> Section:
     }
     rows = []
     for name, claims in cases.items():
-        low, high = wilson_interval(sum(claims), runs)
+        low, high = exact_interval(sum(claims), runs)
         row = {"no gain": name, "runs": runs, "claimed": sum(claims) / runs}
         rows.append({**row, "interval": f"{low:.3f} to {high:.3f}"})
     return Section(

@@ -13,7 +13,7 @@ PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MIDDLE DOT
 
 
 def print_tables(report: Mapping[str, Any], *last: str) -> None:
-    """Print the tables of a report as `print_parts` does, then its problems, then `last`.
+    """Print the tables of a report as `print_parts` does, then its notes and problems, then `last`.
 
     Args:
         report: what `evaluation.report.report` says.
@@ -28,4 +28,4 @@ def print_tables(report: Mapping[str, Any], *last: str) -> None:
         if each.says:
             parts.append((tables, each.says))
             tables = []
-    print_parts(parts, [*report["problems"], *last], simulated=report["simulated"])
+    print_parts(parts, [*report["notes"], *report["problems"], *last], simulated=report["simulated"])

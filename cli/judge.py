@@ -29,12 +29,11 @@ from records.settings import STDOUT, JsonPlace
 from records.terminal import one_line, write_stderr
 from scorers.agreement import Agreement, agreement
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
-from scorers.own import is_own, label_of, load_grader
+from scorers.own import label_of
 
 if TYPE_CHECKING:
     from envs.query_files import Table
     from scorers.judge import LLMJudge
-    from scorers.refusal import RefusalDetector
 
 COMPLETION_COLUMNS = (
     *("completion", "response", "answer", "reply", "output", "model_output", "generation", "model_response"),
@@ -96,20 +95,17 @@ def _samples(table: Table, completion: str, prompt: str | None, label: str | Non
                 "1_full_compliance and so on, or 0 and 1 (a refusal): name another with "
                 f"--label-column, or '{NO_LABELS}' to go without"
             )
-        samples.append(
-            Sample(
-                prompt=_text(cells.get(prompt)) if prompt else "",
-                completion=_text(cells.get(completion)),
-                human=human,
-            )
-        )
+        texts = []
+        for column in (prompt, completion):
+            value = cells.get(column) if column else ""
+            if isinstance(value, dict | list):
+                kind = "an object" if isinstance(value, dict) else "a list"
+                raise UserError(f"{table.path} row {row}, column {column!r}: expected text, got {kind}")
+            texts.append("" if value is None else str(value))
+        samples.append(Sample(prompt=texts[0], completion=texts[1], human=human))
     if not samples:
         raise UserError(f"{table.path} has no rows; expected at least one completion")
     return samples
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 Labels = list[RefusalLabel | None]
@@ -133,8 +129,6 @@ class JudgeConfig:
     reward: str = "refusal"
     """What labels: `refusal` the detector, `judge` the model of --judge-model, `keyword` the smoke test, or
     your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
-    encoder: str = "all-MiniLM-L6-v2"
-    """Sentence encoder of the detector's third stage; with any other than this it has two."""
     json: JsonPlace = None
     """Write the counts of labels, and the agreement with people's, here as JSON; `-` is stdout, in the place
     of the table."""
@@ -152,11 +146,11 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
         file: Completions, with prompts and labels where there are any.
         config: How it is done.
     """
-    from scorers.reward import check_reward
+    from scorers.reward import load_reward
 
     _check_places(file, config)
     with as_user_error(ValueError):
-        check_reward(config.reward)
+        load_reward(config.reward)
     samples = read_samples(
         file,
         prompt_column=config.prompt_column,
@@ -201,38 +195,20 @@ def _labels_of_answers(samples: Sequence[Sample], config: JudgeConfig) -> Labels
 
 
 def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
-    if config.reward == "judge":
+    from scorers.reward import load_reward
+
+    grade = load_reward(config.reward)
+    if grade is None:
         return _judged(samples, config)
-    if is_own(config.reward):
-        grade = load_grader(config.reward)
-        return [label_of(grade(sample.prompt, sample.completion)) for sample in samples]
     if config.reward == "keyword":
-        from scorers.reward import keyword_label
-
         write_stderr("SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them")
-        return [keyword_label(sample.completion) for sample in samples]
-    return _detected([sample.completion for sample in samples], _detector(config.encoder))
 
+    def label(sample: Sample) -> RefusalLabel:
+        return label_of(grade(sample.prompt, sample.completion))
 
-def _detector(encoder: str) -> RefusalDetector:
-    from ollama_utils.encoders import make_encoder
-    from scorers.refusal import ENCODER, RefusalDetector, is_third_stage
-
-    if is_third_stage(encoder):
-        return RefusalDetector(encoder=make_encoder(encoder))
-    write_stderr(
-        f"note: with the encoder {encoder!r} rules and word n-grams decide alone: the third stage needs "
-        f"{ENCODER!r}"
-    )
-    return RefusalDetector()
-
-
-def _detected(completions: Sequence[str], detector: RefusalDetector) -> Labels:
-    labels: Labels = []
-    progress = Progress(len(completions), BATCH, SAID)
-    for start in range(0, len(completions), BATCH):
-        labels += detector.label_many(completions[start : start + BATCH])
-        progress.add(len(completions[start : start + BATCH]))
+    labels: Labels = list(map(Progress(len(samples), BATCH, SAID).counting(label), samples))
+    if config.reward == "refusal" and "undetermined" in labels:
+        write_stderr("note: undetermined are also replies that are not English, which is all it reads")
     return labels
 
 
@@ -265,7 +241,7 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
     def label(sample: Sample) -> RefusalLabel | OllamaError:
         found: RefusalLabel | OllamaError
         try:
-            found = asked(sample.prompt, sample.prompt, sample.completion).label
+            found = asked(sample.prompt, sample.prompt, sample.completion)[0].label
         except CallCancelledError:  # Ctrl-C: the command is over
             raise
         except OllamaError as error:

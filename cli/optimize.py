@@ -1,14 +1,15 @@
-"""Learn which system prompt suits which question: candidates, critics, an actor, and prompts that evolve.
+"""Learn which system prompt suits which question: candidates, critics, an actor, evolving prompts.
 
-Run it with `mutagym optimize --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --judge-model qwen3
---task mine.jsonl`; without any flag it learns on the bundled task and the simulator.
+Run it with `mutagym optimize --ollama-host http://127.0.0.1:11434 --target-model llama3.2
+--judge-model qwen3 --task mine.jsonl`; without any flag it learns on the bundled task and the
+simulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -25,12 +26,21 @@ from cli.search_settings import (
 )
 from cli.searching import Found, Search, open_session
 from envs.mission import encoder_fingerprint, located_folder, open_encoder
-from ollama_utils.connect import ServerConfig
+from ollama_utils.connect import Connection, ServerConfig
+from ollama_utils.encoders import Encoder
 from ollama_utils.types import think_of
-from records.settings import Count, Share
-from search.call_pool import CallPool, callers_for
-from search.hybrid import ActorCriticParams, HybridSettings
-from search.optimizing.run import ActorKind, CriticKind, HybridRun
+from records.errors import UserError
+from records.settings import Count, Share, with_flags
+from scorers.judge import LLMCritic
+from search.actors import FixedActor, RandomActor, RidgeCritic
+from search.optimize import (
+    ActorCriticParams,
+    Critic,
+    HybridOptimizationFlow,
+    MeanCritic,
+    optimize_task,
+)
+from search.population import FILL_ROUNDS
 from search.task import SEED_INSTRUCTIONS
 
 if TYPE_CHECKING:
@@ -39,33 +49,26 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 5
 """Prompts of the population that the table shows; results.json has them all."""
 HELD_OUT = (
-    "On questions that the search did not see, one call each at temperature 0: the share that is solved, and "
-    "the difference to the seed prompt in points, with a 95 % interval, paired by question. {actor} Holm: p "
-    "adjusted for both tests. n: the questions that all three have a score for; the others, {left_out} of "
-    "{all} (a call failed), are left out of every row."
+    "On questions that the search did not see, one call each at temperature 0: the share that is "
+    "solved, and the difference to the seed prompt in points, with a 95 % interval, paired by "
+    "question. {actor} Holm: p adjusted for both tests. n: the questions that all three have a "
+    "score for; the others, {left_out} of {all} (a call failed), are left out of every row."
 )
 UNSCORED = (
-    "{unscored} of {candidates} candidates have no score, as a call failed or the critic did: nothing was "
-    "learned from them"
+    "{unscored} of {candidates} candidates have no score, as a call failed or the critic did: "
+    "nothing was learned from them"
 )
 TAKES = {
-    "learning": "The actor takes for each question the prompt of the population that it likes best.",
+    "learning": "The actor takes the prompt of the population that it likes best for a question.",
     "random": "The actor draws one of the prompts by chance for each question.",
     "fixed": "The actor takes the first seed prompt for each question.",
 }
-EDGE = (
-    "how much more reward a prompt brought than the others that were tried for the same question (tried "
-    "alone: than the average try), as a mean drawn towards 0 while tries are few"
-)
-EDGE_BY_ACTOR = {
-    "learning": EDGE,
-    "random": EDGE,
-    "fixed": "with a fixed actor it says nothing, as no other prompt was tried",
-}
 POPULATION = (
-    "{shown} of {all} prompts shown, the best first, as ranked by edge. Edge: {edge}. Reward: a prompt's "
-    "mean over so many tries; the sum of {feedback:g} x what the scorer says, {critic:g} x the critic's "
-    "score and {tokens:g} x the tokens, so that it is no share and may exceed 1."
+    "{shown} of {all} prompts shown, the best first, as ranked by edge. Edge: how much more reward "
+    "a prompt had than the others that were tried for the same question, as a mean drawn towards 0 "
+    "while tries are few (0 where no other was tried). Reward: the mean over so many tries of the "
+    "sum of {feedback:g} x what the scorer says, {critic:g} x the critic's score and {tokens:g} x "
+    "the tokens, so that it is no share and may exceed 1."
 )
 
 
@@ -78,20 +81,20 @@ class OptimizeConfig:
     """Questions that are answered, those of the task over and over."""
     batch_size: Count = 8
     """Questions under way at once, under the policy as it is."""
-    actor: ActorKind = "learning"
+    actor: Literal["learning", "random", "fixed"] = "learning"
     """Who chooses the prompts: a policy that learns, chance, or always the first seed prompt."""
-    critic: CriticKind | None = None
-    """Who scores the candidates: a judge model, a regression that learns from feedback, or the mean of both
-    [both where there is a judge model, else ridge]."""
+    critic: Literal["llm", "ridge", "both"] | None = None
+    """Who scores the candidates: a judge model, a regression that learns from feedback, or the
+    mean of both [both where there is a judge model, else ridge]."""
     encoder: str = "hashing"
-    """Embeds texts for actor and ridge: `hashing` (by their words, at no cost), a sentence-transformers name
-    or path, or `ollama:<model>`. `all-MiniLM-L6-v2` knows words of like meaning: worth a try where questions
-    of a kind share few words and calls take seconds; with fast calls it sets the pace on a few cores."""
+    """Embeds texts for actor and ridge: `hashing` (by their words, at no cost), a
+    sentence-transformers name or path, or `ollama:<model>`. `all-MiniLM-L6-v2` knows words of like
+    meaning: worth a try where questions of a kind share few words and calls take seconds."""
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
     held_out: Share = 0.3
     """The share of the questions that only the final comparison sees; 0 makes none."""
-    hybrid: HybridSettings = field(default_factory=HybridSettings)
+    hybrid: ActorCriticParams = field(default_factory=ActorCriticParams)
     calls: CallFlags = field(default_factory=CallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -113,72 +116,118 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
     Every flag can stand in a TOML file: --config FILE; flags override it.
     """
     config = config.located()
-    search, hybrid = config.search, config.hybrid
+    search = config.search
     search.check_places()
     task = load_task(search)
     seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
     train, held_out = split_task(task, config.held_out, search.seed)
     with open_session(
-        "optimize", config, simulated_target="sim-solver", may_change=("parallel-eval", "max-workers")
+        "optimize", config, simulated_target="sim-solver", may_change=("max-workers",)
     ) as session:
         connection = session.connection
         session.keep_replies(connection.digests(config.encoder))
         encoder = open_encoder(config.encoder, connection.dispatcher, search.cache)
-        workers = hybrid.max_workers
-        run = HybridRun(
-            params=replace(hybrid, seed=search.seed, max_workers=callers_for(workers) if workers else None),
-            actor=config.actor,
-            critic=config.critic or ("both" if connection.roles.judge else "ridge"),
-            prompts=seeds or [SEED_INSTRUCTIONS],
-            roles=connection.roles,
-            options=config.calls.options,
-            think=think_of(config.calls.think),
-            encoder=encoder,
-            llm=CallPool(connection.dispatcher, workers) if workers else connection.dispatcher,
-            train=train,
-            held_out=held_out if held_out.problems else None,
-            steps=config.steps,
-            batch_size=config.batch_size,
-        )
-        run.check()
+        critic = config.critic or ("both" if connection.roles.judge else "ridge")
+        prompts = seeds or [SEED_INSTRUCTIONS]
+        flow = _flow(config, critic, prompts, connection, encoder)
         found = session.run(
             Search(
-                config=replace(config, critic=run.critic),
-                says=f"{config.actor} actor, critic {run.critic}, {config.steps} steps, "
+                config=replace(config, critic=critic),
+                says=f"{config.actor} actor, critic {critic}, {config.steps} steps, "
                 f"{len(task.problems)} questions",
                 what="steps",
                 total=config.steps,
-                most_calls=run.most_calls,
-                width=workers or config.batch_size * hybrid.num_candidates,
+                most_calls=_most_calls(config, critic, len(held_out.problems)),
+                width=flow.params.max_workers or config.batch_size * flow.params.num_candidates,
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)})
                 | encoder_fingerprint(config.encoder, encoder),
-                first=[run.question(task.problems[0], run.prompts[0])],
-                run=lambda recorder: _found(run.play(recorder.record), config),
+                first=[flow.final_call(task.problems[0].question, prompts[0])],
+                run=lambda recorder: _found(
+                    config,
+                    optimize_task(
+                        flow,
+                        train,
+                        held_out if held_out.problems else None,
+                        seed_prompt=prompts[0],
+                        steps=config.steps,
+                        batch_size=config.batch_size,
+                        record=recorder.record,
+                    ),
+                ),
             )
         )
         report = {key: value for key, value in found.results.items() if key != "rewards"}
         parts = [
             ([_held_out(report)], _held_out_says(report)),
-            ([_population(report)], _population_says(report, hybrid)),
+            ([_population(report)], _population_says(report, flow.params)),
         ]
         closing = [UNSCORED.format(**report), "", "best prompt:", str(report["best_prompt"])]
         session.report(report, parts, closing)
 
 
-def _found(results: Mapping[str, Any], config: OptimizeConfig) -> Found:
+def _flow(
+    config: OptimizeConfig,
+    critic: str,
+    prompts: Sequence[str],
+    connection: Connection,
+    encoder: Encoder,
+) -> HybridOptimizationFlow:
+    """The flow of the flags.
+
+    Raises:
+        UserError: there is no judge model for a critic that asks one, or a number does not fit.
+    """
+    dispatcher, roles, options = connection.dispatcher, connection.roles, config.calls.options
+    critics: list[Critic] = []
+    if critic != "ridge":
+        if roles.judge is None:
+            raise UserError(f"--critic {critic} asks a model: name it with --judge-model, or take ridge")
+        critics.append(LLMCritic(dispatcher, roles.judge, seed=config.search.seed, options=options))
+    if critic != "llm":
+        critics.append(RidgeCritic(encoder))
+    actors = {"random": RandomActor(config.search.seed), "fixed": FixedActor(prompts[0])}
+    params = replace(config.hybrid, seed=config.search.seed, parallel_eval=True, feedback_for_all=True)
+    try:
+        return HybridOptimizationFlow.from_params(
+            params,
+            dispatcher,
+            model=roles.target,
+            mutator_model=roles.mutator,
+            prompts=prompts,
+            encoder=encoder,
+            critic=MeanCritic(*critics),
+            actor=actors.get(config.actor),
+            options=options,
+            think=think_of(config.calls.think),
+        )
+    except ValueError as error:
+        raise UserError(with_flags(error)) from error
+
+
+def _most_calls(config: OptimizeConfig, critic: str, held_out: int) -> int:
+    """The calls made at most, those that embed and failed attempts left out."""
+    params = config.hybrid
+    a_candidate = 1 + 2 * (critic != "ridge")  # a reply; the judge's score, and the repair of that
+    children = params.population_size - params.elite_size
+    bred = FILL_ROUNDS * (params.population_size - 1)
+    bred += 2 * children * (config.steps // params.update_interval)  # crossed and mutated
+    asked = config.steps * params.num_candidates * a_candidate
+    return asked + bred + 3 * held_out  # by seed prompt, best prompt and actor
+
+
+def _found(config: OptimizeConfig, results: Mapping[str, Any]) -> Found:
     named = {"actor": config.actor, "seed": config.search.seed}
     return Found(results=named | dict(results), files={"best_prompt.txt": f"{results['best_prompt']}\n"})
 
 
-def _population_says(report: Mapping[str, Any], hybrid: ActorCriticParams) -> str:
+def _population_says(report: Mapping[str, Any], params: ActorCriticParams) -> str:
     return POPULATION.format(
         shown=min(MOST_PROMPTS, len(report["population"])),
         all=len(report["population"]),
-        edge=EDGE_BY_ACTOR[report["actor"]],
-        feedback=hybrid.weights.feedback,
-        critic=hybrid.weights.critic,
-        tokens=hybrid.weights.tokens,
+        feedback=params.weights.feedback,
+        critic=params.weights.critic,
+        tokens=params.weights.tokens,
     )
 
 

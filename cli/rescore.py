@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cyclopts import Parameter
 
@@ -33,10 +33,7 @@ from scorers.agreement import agreement
 from scorers.intent import INTENT_THRESHOLD
 from scorers.judge import read_rubric
 from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel
-from scorers.reward import STEP_COST, Scorer, Verdict, check_reward, make_scorer
-
-if TYPE_CHECKING:
-    from ollama_utils.encoders import Encoder
+from scorers.reward import STEP_COST, Scorer, Verdict, load_reward, make_scorer
 
 Record = Mapping[str, Any]
 MOST_AT_ONCE = 256
@@ -77,8 +74,6 @@ class RescoreConfig:
     """Similarity to the original from which on the intent counts as kept [the run's]."""
     step_cost: NotNegative = STEP_COST
     """What a step costs [the run's]."""
-    encoder: str = "all-MiniLM-L6-v2"
-    """Sentence encoder of the detector's third stage; with any other than this it has two [the run's]."""
     num_ctx: Count | None = None
     """Context length of the judge [the run's, else the server's]."""
     seed: Seed = 0
@@ -149,7 +144,7 @@ def _check(run: Path, config: RescoreConfig) -> None:
         check_writable(path, flag, apart_from=run)
     check_cache(config.cache)
     with as_user_error(ValueError):
-        check_reward(config.reward)
+        load_reward(config.reward)
 
 
 def _lines(folders: Sequence[Path], say: Callable[[str], None] = lambda _text: None) -> Iterator[Record]:
@@ -215,7 +210,6 @@ def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[S
         judge_options={"num_ctx": config.num_ctx} if config.num_ctx else {},
         judge_rubric=rubric,
         intent_judge=config.intent_judge,
-        encoder=_encoder(config) if config.reward == "refusal" else None,
     )
 
     def score(stored: StoredReply) -> Verdict:
@@ -223,13 +217,6 @@ def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[S
         return scorer(stored.original, stored.query, reply, stored.similarity)
 
     return score
-
-
-def _encoder(config: RescoreConfig) -> Encoder | None:
-    from ollama_utils.encoders import make_encoder
-    from scorers.refusal import is_third_stage
-
-    return make_encoder(config.encoder) if is_third_stage(config.encoder) else None
 
 
 def _label(told: Mapping[str, Any]) -> RefusalLabel:

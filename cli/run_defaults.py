@@ -200,8 +200,6 @@ def _of_rescored(run: Path, table: Mapping[str, Any], said: Mapping[str, Sequenc
     from ollama_utils.connect import ServerConfig
 
     own, of_server = {"intent-threshold", "step-cost"}, set[str]()
-    if not said.get("reward") or said["reward"] == ["refusal"]:
-        own |= {"encoder"}
     if said.get("reward") == ["judge"] or said.get("intent-judge"):
         own |= {"num-ctx", "judge-model"}
         of_server = {*resolved(ServerConfig())}

@@ -1,4 +1,4 @@
-"""What all searches share: their flags, the task that is searched on, the prompts that a user brings."""
+"""What all searches share: their flags, the task that is searched on, a user's prompts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from search.task import Task
 
 MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
-"""The options that any resumed search may change, beside those of hosts and limits: nothing that a reply
-depends on. It is played again from its start over the replies it has: another scorer may lead it elsewhere,
-and it is still one search."""
+"""The options that any resumed search may change, beside those of hosts and limits: nothing that a
+reply depends on. It is played again from its start over the replies it has: another scorer may lead
+it elsewhere, and it is still one search."""
 
 
 @Parameter(name="*")
@@ -33,28 +33,31 @@ class SearchConfig:
     """What is searched on, and where it is kept."""
 
     task: Annotated[str | None, Parameter(name=("--task", "--dataset"))] = None
-    """A JSONL file of problems, each with `question` and `answer` [the bundled task]."""
+    """A file of problems, JSONL or CSV, each with `question` and `answer` [the bundled task]."""
+    answer_column: str | None = None
+    """The column of the right answers [answer]."""
     scorer: str | None = None
-    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at once
-    [the answer is right]."""
+    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at
+    once [the answer is right]."""
     seed: Seed = 0
     """Same seed, same results."""
     rate_limit_per_minute: NotNegative | None = None
-    """Most calls a minute, each attempt counted; 0 sets no limit [none; that of evolve's --preset]."""
+    """Most calls a minute, each attempt counted; 0 sets no limit [none, or that of evolve's
+    --preset]."""
     max_failed: Share = 0.5
-    """The search stops, saved, once more than this share of recent calls failed; in select, a call that a
-    server answers with an error counts against its model alone."""
+    """The search stops, saved, once more than this share of recent calls failed; in select, a call
+    that a server answers with an error counts against its model alone."""
     format: Format = "table"
     """How the report is written to stdout."""
     run_dir: Path | None = None
     """The search's folder, new or empty [runs/COMMAND-TIME-SEED]."""
     resume: Path | None = None
     """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
-    the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
-    and --patience too, and nothing else. Code, hosts and files that it names have to be named again, or
-    --trust-run uses them."""
+    the scorer may be others than before, in select --evaluate and --max-errors, in evolve
+    --max-generations and --patience too, and nothing else. Code, hosts and files that it names have
+    to be named again, or --trust-run uses them."""
     cache: Path | None = None
-    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
+    """A folder of replies and embeddings that runs share: what it has is not asked again."""
     json: JsonPlace = None
     """Write the report here too, as JSON; `-` is stdout, in the place of tables."""
 
@@ -79,11 +82,12 @@ class CallFlags:
     num_ctx: Count | None = None
     """Context length of the models [the server's]."""
     think: ThinkWord | None = None
-    """Whether a thinking target thinks, or how much [the server's choice]; thoughts are never scored."""
+    """Whether a thinking target thinks, or how much [the server's choice]; thoughts are not
+    scored."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Ollama's options; all calls to a model need the same context length, for a change reloads it."""
+        """Ollama's options; a context length is that of all calls: a change reloads the model."""
         return {"num_ctx": self.num_ctx} if self.num_ctx else {}
 
 
@@ -109,10 +113,16 @@ def load_task(config: SearchConfig) -> Task:
     """
     from search.task import bundled_task, read_task
 
-    if config.task is None and config.scorer is not None:
-        raise UserError("--scorer scores the problems of a file of your own: name it with --task")
+    if config.task is None:
+        for flag, value in (
+            ("--scorer scores the problems", config.scorer),
+            ("--answer-column is a column", config.answer_column),
+        ):
+            if value is not None:
+                raise UserError(f"{flag} of a file of your own: name it with --task")
+        return bundled_task()
     with as_user_error(ValueError), prints_on_stderr():
-        return bundled_task() if config.task is None else read_task(Path(config.task), config.scorer)
+        return read_task(Path(config.task), config.scorer, answer_column=config.answer_column)
 
 
 def split_task(task: Task, held_out: float, seed: int) -> tuple[Task, Task]:
@@ -157,9 +167,9 @@ def read_prompt(text: str, flag: str) -> str:
     Raises:
         UserError: the file cannot be read, or there is nothing in it.
     """
-    return (
-        read_prompt_file(Path(text), flag) if is_prompt_file(text) else _checked(text.strip(), flag, "a text")
-    )
+    if is_prompt_file(text):
+        return read_prompt_file(Path(text), flag)
+    return _checked(text.strip(), flag, "a text")
 
 
 def read_prompt_file(path: Path, flag: str) -> str:

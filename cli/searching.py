@@ -1,8 +1,8 @@
 """What every command that searches does: connect, open the folder, keep replies, search, report.
 
-A command opens a session, says what identifies its models (`keep_replies`), runs its search (`run`), and
-shows what came of it (`report`). The search is done on a thread of its own: a signal interrupts the wait for
-it, and never the search itself.
+A command opens a session, says what identifies its models (`keep_replies`), runs its search
+(`run`), and shows what it found (`report`). The search is done on a thread of its own: a signal
+interrupts the wait for it, and never the search itself.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TextIO
 
 from cli.formats import Parts, print_parts, prints_on_stderr, write_report
 from cli.search_settings import MAY_CHANGE, SearchConfig
 from ollama_utils.checkup import check_reply
-from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
+from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
 from ollama_utils.monitor import counted
 from ollama_utils.on_ray import whole_run
+from ollama_utils.parallel import iterate_parallel
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.threads import start_thread
 from ollama_utils.types import Call
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
@@ -37,15 +36,12 @@ from records.resume import check_fingerprints, check_options, resume_line
 from records.run_folder import REPLIES, SUMMARY, ResumableError, RunFolder
 from records.settings import resolved
 from records.terminal import write_stderr
-from search.call_pool import callers_for
 from search.progress import SearchProgress
 from search.task import ScorerError
 
-T = TypeVar("T")
-LOOK_S = 0.2
-"""Whoever waits looks up as often: for Ctrl-C, for failing calls, to show how far it is."""
-LIMIT_WINDOWS = 4
-"""--max-failed is judged over so many times the calls that may be under way."""
+LIMIT_WINDOWS, LEAST_WINDOW = 8, 64
+"""--max-failed is judged over so many times the calls side by side, and so many more: failing calls
+end last, as they are tried again."""
 
 
 class NobodyWaitsError(Exception):
@@ -53,7 +49,7 @@ class NobodyWaitsError(Exception):
 
 
 class CallOutcomes:
-    """What the calls of a search came to, from its log of replies; what that held before is left out.
+    """Whether the calls of a search failed, from its log of replies, from now on.
 
     Args:
         log: the run's.
@@ -62,15 +58,14 @@ class CallOutcomes:
     """
 
     def __init__(self, log: ReplyLog, dispatcher: Dispatcher, spared: Iterable[type[OllamaError]]) -> None:
-        self._log = log
-        self._dispatcher = dispatcher
+        self._log, self._dispatcher = log, dispatcher
         self._spared = {kind.__name__ for kind in spared}
         self._row, self._hits = log.last(), self._cache_hits()
 
     def read(self) -> list[str]:
-        """For each call that ended since the last look why it failed, oldest first; "" where it did not.
+        """Why each call that ended since the last look failed, oldest first; "" if it did not.
 
-        Calls whose reply was known count beside them: a resumed search repeats what failed, and little else.
+        Calls whose reply was known count: a resumed search repeats what failed, and little else.
         """
         row, hits = self._log.last(), self._cache_hits()
         errors = self._log.latest(row - self._row, since=self._row)[::-1]
@@ -94,8 +89,7 @@ class SearchRecorder:
     def __init__(self, folder: RunFolder, dispatcher: Dispatcher, progress: SearchProgress) -> None:
         lines = JsonLines(folder.path / "metrics.jsonl")
         self._metrics = MetricsWriter(lines, folder.tensorboard)
-        self._dispatcher = dispatcher
-        self._progress = progress
+        self._dispatcher, self._progress = dispatcher, progress
         self._stopped = False
         self._lock = threading.Lock()
         self._rates = CallRates(dispatcher.totals())
@@ -115,7 +109,7 @@ class SearchRecorder:
             step: its number.
             metrics: by TensorBoard's names; None and what is not finite is left out there.
             done: how much of the search is done, in the unit of its progress line.
-            best: the best score so far, where there is another one.
+            best: the best score so far, if there is another one.
             status: how well the search does, in words, in the place of a best score.
 
         Raises:
@@ -150,17 +144,17 @@ class SearchRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What came of a search."""
+    """What a search found."""
 
     results: Mapping[str, Any]
-    """Equal for equal seeds and replies: no times, nothing that depends on how often it was resumed; the
-    report is made of it. `simulated` is added."""
+    """Equal for equal seeds and replies, however often it was resumed: without times; the report is
+    made of it. `simulated` is added."""
     spent: Mapping[str, Any] = field(default_factory=dict)
     """What may differ."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that are written into the folder, by the files' names."""
     failure: str = ""
-    """Why it did not come to what it was for, although it went through; said after the report."""
+    """Why it did not find what it was for, although it went through; said after the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +170,7 @@ class Search:
     total: int
     """How many of these there are at most."""
     calls_each: int = 0
-    """Calls that one of these takes at most, shown where it takes long; 0 shows none."""
+    """Calls that one of these takes at most, shown as it goes on; 0 shows none."""
     most_calls: int | None
     """Calls of the whole search at most, failed attempts left out; None: nobody knows."""
     width: int
@@ -220,7 +214,7 @@ def open_session(
     Args:
         command: its name, as in `mutagym evolve`.
         config: what was said.
-        simulated_target: the target where none is named and the embedded simulator stands in.
+        simulated_target: the target if none is named and the embedded simulator answers.
         named_by: the flag that names the target.
         may_change: options of this command that a resumed search may change.
 
@@ -235,11 +229,10 @@ def open_session(
         stdout = sys.stdout
         stack.enter_context(prints_on_stderr())
         opened = RunFolder.of(command, resume=search.resume, run_dir=search.run_dir, seed=search.seed)
-        folder = stack.enter_context(opened)
         yield SearchSession(
             command=command,
             config=search,
-            folder=folder,
+            folder=stack.enter_context(opened),
             connection=connection,
             interrupt=interrupt,
             stack=stack,
@@ -276,7 +269,7 @@ class SearchSession:
     def run(self, search: Search) -> Found:
         """Search, and keep the results; whatever ends it, what was answered is kept.
 
-        The counts in summary.json are of this process, and below `whole_run` of those before it, too.
+        The counts in summary.json are of this process, and below `whole_run` of those before, too.
 
         Raises:
             UserError: a resumed search is not the one that began.
@@ -292,10 +285,10 @@ class SearchSession:
         try:
             self.interrupt.allow(allowed=True)
             found = self._searched(search)
-            self.interrupt.allow(allowed=False)  # what came of it is written whole
+            self.interrupt.allow(allowed=False)  # what it found is written whole
+        except ScorerError as error:
+            raise ResumableError(str(error)) from error
         except (Interrupted, Exception) as error:
-            if isinstance(error, ScorerError):
-                raise ResumableError(str(error)) from error
             raise self.folder.reported(error) from error
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
@@ -308,7 +301,7 @@ class SearchSession:
         self.folder.write_json(SUMMARY, spent)
         for file, text in found.files.items():
             self.folder.write_text(file, text)
-        return Found(results=results, spent=spent, failure=found.failure)
+        return replace(found, results=results, spent=spent)
 
     def report(self, report: Mapping[str, Any], parts: Parts, last: Iterable[str], failure: str = "") -> None:
         """Write the report to stdout and where else it is wanted.
@@ -317,7 +310,7 @@ class SearchSession:
             report: plain data.
             parts: the same as tables for people.
             last: lines behind the tables.
-            failure: why the search did not come to what it was for.
+            failure: why the search did not find what it was for.
 
         Raises:
             RunStoppedError: there is a failure.
@@ -339,7 +332,7 @@ class SearchSession:
         folder = self.folder
         models = {f"model {name}": digest for name, digest in self._digests.items()}
         fingerprints = models | dict(search.fingerprints)
-        if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
+        if self.config.resume and (folder.path / "parts.json").exists():  # else killed before
             check_fingerprints(fingerprints, folder)
         config: Any = search.config
         config = replace(config, server=self.connection.resolve(config.server))
@@ -351,9 +344,10 @@ class SearchSession:
         write_stderr(f"run folder {folder.path}: {search.says}{cost}")
 
     def _searched(self, search: Search) -> Found:
-        """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
+        """What the search finds; it is shown, recorded, and ended if its calls keep failing."""
         dispatcher = self.connection.dispatcher
-        self.stack.enter_context(dispatcher.rate.limited(search.config.search.rate_limit_per_minute or None))
+        rate = search.config.search.rate_limit_per_minute or None
+        self.stack.enter_context(dispatcher.rate.limited(rate))
         progress = SearchProgress(
             search.what,
             search.total,
@@ -365,42 +359,25 @@ class SearchSession:
         )
         recorder = SearchRecorder(self.folder, dispatcher, progress)
         outcomes = CallOutcomes(self._replies, dispatcher, search.spared)
-        # Calls that fail end last, as they are tried again: at most as many as are under way.
-        window = LIMIT_WINDOWS * callers_for(search.width)
+        window = LIMIT_WINDOWS * search.width + LEAST_WINDOW
         limit = FailureLimit(self.config.max_failed, window, what="calls failed", flag="--max-failed")
-        found: Future[Found] | None = None
+
+        def look(_done: int = 0) -> None:
+            progress.tick()
+            limit.add([*outcomes.read(), *search.elsewhere()])
+
         try:
             with progress:
-                found = in_background(lambda: search.run(recorder))
-                while True:
-                    over = not wait([found], LOOK_S).not_done
-                    progress.tick()
-                    limit.add([*outcomes.read(), *search.elsewhere()])
-                    if over:
-                        limit.check()
-                        return found.result()
-        except (Interrupted, Exception):
+                (found,) = iterate_parallel(search.run, [recorder], 1, look)
+                look()
+                limit.check()
+        except BaseException:
             self.interrupt.allow(allowed=False)
             dispatcher.cancel()
-            recorder.stop()
-            wait(filter(None, [found]), DRAIN_S)
             raise
         finally:
             recorder.stop()
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Do something on a thread of its own, which never keeps the process alive."""
-    future: Future[T] = Future()
-
-    def job() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-            future.set_exception(error)
-
-    start_thread(job)
-    return future
+        return found
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from envs.mission import MissionConfig
 from envs.models import Vector
 from envs.queries import Query
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from mutators.form import leaves_out_words
 from mutators.registry import load_mutators, model_mutators
 from ollama_utils.connect import Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher
@@ -320,7 +319,6 @@ def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[Pl
     """
     # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
     seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
-    leaves_out_words("What is that?", "What is a leaf?")  # loads its dictionary, out of the timed window
     lanes = setting.num_processes
     if setting.driver == "gym-async":
         with closing(AsyncVectorEnv([world] * lanes, autoreset_mode=AutoresetMode.SAME_STEP)) as apart:

@@ -18,12 +18,12 @@ import numpy as np
 from envs.models import Ask, ModelCalls, Rewrite, Vector
 from envs.observation import Memory, observation
 from envs.transitions import USAGE, recorded_usage
-from mutators.form import leaves_out_words, not_a_rewording
+from mutators.form import not_a_rewording
 from mutators.mutator import Mutator
 from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.types import Completion, Usage
-from scorers.intent import similarity, threshold_for_left_out
-from scorers.refusal import label_refusal
+from scorers.intent import similarity
+from scorers.refusal import declines
 from scorers.reward import Verdict, unscored
 
 MOST_ATTEMPTS = 8
@@ -231,20 +231,18 @@ class Episode:
         A rule may leave a query as it is, and what it makes of it is a rewording; a model may say
         anything.
         """
-        text, by_model = rewrite.text, mutator.kind == "model"
+        text = rewrite.text
         if rewrite.filtered or not text or rewrite.truncated:
             return "filtered" if rewrite.filtered else "cut" if text else "empty"
         if text in self._embeddings:
             return ""
         # A query such as "I cannot log in: how ...?" reads like a refusal, and so do rewordings.
-        if label_refusal(text) == "refused" != label_refusal(self.original):
+        if declines(text) and not declines(self.original):
             return "refused"
-        if by_model and (why := not_a_rewording(text, self.query)):
+        if mutator.kind == "model" and (why := not_a_rewording(text, self.query)):
             return why
-        least = self.rules.intent_threshold
-        if by_model and leaves_out_words(text, self.original):
-            least = threshold_for_left_out(least)
-        return "drifted" if self._similarity(embedding) < least else ""
+        is_near = self._similarity(embedding) >= self.rules.intent_threshold
+        return "" if is_near else "drifted"
 
     def _similarity(self, embedding: Vector) -> float:
         return similarity(self._embeddings[self.original], embedding)

@@ -91,7 +91,6 @@ def make_parts(
         judge_options=runner,
         judge_rubric=rubric,
         intent_judge=mission.intent_judge,
-        encoder=encoder,
     )
     return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
 

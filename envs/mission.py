@@ -37,8 +37,7 @@ class RewordingConfig:
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
     intent_threshold: Share = INTENT_THRESHOLD
     """Similarity to the original under which a rewording is not adopted; each encoder has its own
-    scale. Where a model leaves out words of the original, more is asked of it: .8 at .5, .88 at .7,
-    nothing at 0."""
+    scale."""
     rewrite_num_predict: Count | None = None
     """Most tokens of a rewording [by its query's length]."""
     num_ctx: Count | None = None
@@ -101,6 +100,11 @@ class MissionConfig(RewordingConfig):
         )
 
     @property
+    def returns(self) -> tuple[float, float]:
+        """What the return of an episode can be, at least and at most."""
+        return return_bounds(self.reward, self.step_cost, self.max_steps)
+
+    @property
     def most_calls_a_step(self) -> int:
         """Calls of a step at most: rewording, question, verdict and its repair."""
         rewords = any(mutator.kind == "model" for mutator in load_mutators(self.mutators))
@@ -112,11 +116,22 @@ class MissionConfig(RewordingConfig):
         Raises:
             UserError: a mutator or the reward is unknown, or its file cannot be used.
         """
-        from scorers.reward import check_reward
+        from scorers.reward import load_reward
 
         super().check()
         with as_user_error(ValueError):
-            check_reward(self.reward)
+            load_reward(self.reward)
+
+
+def return_bounds(reward: str, step_cost: float, max_steps: int) -> tuple[float, float]:
+    """What the return of an episode can be, at least and at most.
+
+    A step pays 1 at most. An answer ends the episode; a reward of the user's own may pay before.
+    """
+    from scorers.reward import SCORERS
+
+    paying = 1 if reward in SCORERS else max_steps
+    return -max_steps * step_cost, max(1 - step_cost, paying * (1 - step_cost))
 
 
 def open_encoder(

@@ -1,9 +1,8 @@
 """What policies that were asked for must keep: gates on rates, and guard queries' refusals.
 
 `--fail-under success=0.8` asks that the lower end of the rate's 95 % interval be at least .8,
-`--fail-over refusal=0.1` that the upper end be at most .1. It is the report's interval, but here a
-query counts as one trial at most: else one refusal more could make the interval narrower by a jump,
-and a gate met.
+`--fail-over refusal=0.1` that the upper end be at most .1. It is the report's interval. The
+networks of several seeds are held to a gate one by one.
 
 What fails is not missing at random: a server may break off its refusals alone. So an episode that
 is unscored or failed, with as many steps as its mission allows, and each failed step count against
@@ -114,17 +113,16 @@ def gates_section(
 ) -> list[dict[str, Any]]:
     """What became of each gate, by mission and policy, as plain data.
 
-    Policies that were asked for are held to it: the seeds of a training together, but for guard
-    queries, where each is alone.
+    Policies that were asked for are held to it, each seed of a training alone.
 
     Args:
-        teams: the entries of whole teams.
+        teams: the entries of whole teams, and of single seeds.
         guard: what `guard_section` says.
         gates: what is asked.
     """
     rows = []
     for entry in (entry for entry in teams if entry.team["asked"]):
-        where = {"mission": entry.mission["name"], "policy": entry.name}
+        where = {"mission": entry.mission["name"], "policy": entry.member or entry.name}
         for gate in gates:
             if gate.rate in RATES and gate.mission in {None, where["mission"]}:
                 rows += [where | _row(entry, gate)]
@@ -164,9 +162,9 @@ def _row(entry: Entry, gate: Gate) -> dict[str, Any]:
         failed = min(episode["failed_steps"], most)
         return (min(n, happened + failed) if gate.is_over else max(0, happened - failed)), n
 
-    without = found = entry.rate(trial, cautious=True)
+    without = found = entry.rate(trial, most)
     if gate.rate not in {"unscored", "failed"}:
-        found = entry.rate(against, cautious=True)
+        found = entry.rate(against, most)
     return _decided(gate, "steps" if of_steps else "episodes", found, without)
 
 
@@ -211,8 +209,11 @@ def guard_section(
         return None
     episodes, teams = episodes_by_team(results), results["teams"]
     noop = next(number for number, team in enumerate(teams) if set(team["members"]) == {"noop"})
-    over_noop = [line for line in comparisons if line["against"] == "noop"]
-    gained = {(line["mission"], line["team"]): line["success"] for line in over_noop}
+    gained = {
+        (line["mission"], line["team"], line["policy"]): line["success"]
+        for line in comparisons
+        if line["against"] == "noop"
+    }
     as_they_stand, policies = [], []
     for number, mission in enumerate(results["missions"]):
         if not mission["guard"]:
@@ -235,11 +236,13 @@ def guard_section(
             }
         )
         for place, team in enumerate(teams):
-            played = mission["name"].removesuffix(" guard"), team.get("seeds_of") or team["name"]
+            others = mission["name"].removesuffix(" guard")
+            name = team.get("seeds_of") or team["name"]
+            seed = gained.get((others, name, team["members"][0]))
             policies.append(
                 {"mission": mission["name"], "team": team["name"], "asked": team["asked"]}
                 | _policy(episodes[number, place], refused, margin)
-                | {"success_gained": gained.get(played)}
+                | {"success_gained": seed or gained.get((others, name, None))}
             )
     return {
         "margin": margin,

@@ -8,7 +8,7 @@ from evaluation.policies import View
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.prompts import fenced_with_note
 from ollama_utils.types import Call
-from scorers.json_replies import object_schema, read_object
+from scorers.judge import JsonReply, read_reply
 
 _PROMPT = """\
 The question below is put to a model that may decline or misread it. Choose how the wording is to \
@@ -25,6 +25,13 @@ This is step {step} of at most {max_steps}.
 
 Reply with one JSON object that has the key mutator.
 """
+
+
+class ChosenMutator(JsonReply):
+    """What the model replies."""
+
+    mutator: str
+    """One of those that the schema names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +60,8 @@ class LLMPolicy:
             OllamaError: the call failed.
             ValueError: the reply names none of the mutators.
         """
-        schema = object_schema({"mutator": {"type": "string", "enum": list(view.mutators)}})
+        schema = ChosenMutator.model_json_schema()
+        schema["properties"]["mutator"]["enum"] = list(view.mutators)
         call = Call(
             model=self.model,
             prompt=choice_prompt(view),
@@ -66,10 +74,11 @@ class LLMPolicy:
             # A new one: others may raise the same one at the same time, and share its traceback.
             error = completion.error
             raise type(error)(str(error), retryable=error.retryable)
-        values, fault = read_object(completion, schema)
-        if fault:
-            raise ValueError(f"the choice of a mutator {fault}: {completion.text[:80]!r}")
-        return view.mutators.index(values["mutator"])
+        try:
+            return view.mutators.index(read_reply(completion, ChosenMutator).mutator)
+        except ValueError as error:
+            said = completion.text[:80]
+            raise ValueError(f"the choice of a mutator {error}: {said!r}") from None
 
 
 def choice_prompt(view: View) -> str:

@@ -7,19 +7,14 @@ of mutators are of scored ones alone; the two others are counted apart.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from scorers.statistics import (
-    clustered_interval,
-    crossed_mean_interval,
-    crossed_rate_interval,
-    known,
-    mean_interval,
-)
+from scorers.statistics import Interval, known, rate_interval, ratio_interval
 
 Episode = Mapping[str, Any]
 """A row of `episodes` in results.json."""
@@ -81,6 +76,8 @@ class Entry:
     """The policy of a mixed team, or the seed of a training, that the row is about; None: all."""
     by_seed: Sequence[Sequence[Episode]]
     """The episodes of each seed of one training; most entries have one list."""
+    is_seed: bool = False
+    """Whether it is one seed of several."""
 
     @property
     def name(self) -> str:
@@ -93,32 +90,38 @@ class Entry:
         """Those of all seeds."""
         return list(chain.from_iterable(self.by_seed))
 
-    def rate(self, trial: Trial, *, cautious: bool = False) -> dict[str, Any]:
-        """A rate as `rate` gives it; of several seeds its interval holds their part, too.
+    def rate(self, trial: Trial, most: int = 1) -> dict[str, Any]:
+        """A rate over the trials of all seeds; with two to four of them it has no interval.
 
         Args:
             trial: what is counted of each episode.
-            cautious: see `scorers.statistics.clustered_intervals`.
+            most: trials of an episode at most.
         """
         seeds = self.counts(trial)
+        episodes = max(n for seed in self.counts(lambda _: (0, 1)) for _, n in seed)
         pooled = [tuple(map(sum, zip(*query, strict=True))) for query in zip(*seeds, strict=True)]
-        found = _rate(pooled, cautious=cautious)
-        if len(seeds) > 1:
-            found["low"], found["high"] = crossed_rate_interval(seeds, cautious=cautious)
-        return found
+        return _rate(pooled, ratio_interval(seeds, size=most * episodes))
 
-    def mean(self, value: Value) -> dict[str, Any]:
-        """The mean of a value, with its interval."""
-        seeds = self.values(value)
-        by_query = [list(chain(*query)) for query in zip(*seeds, strict=True)]
-        found = mean_interval(by_query) if len(seeds) == 1 else crossed_mean_interval(seeds)
-        mean, low, high = map(known, found)
-        n, queries = sum(map(len, by_query)), sum(map(bool, by_query))
+    def rate_of(self, name: str) -> dict[str, Any]:
+        """One of `RATES` by its name."""
+        most = self.mission["max_steps"] if name in STEP_RATES else 1
+        return self.rate(RATES[name], most)
+
+    def mean_return(self) -> dict[str, Any]:
+        """The mean of the returns, likewise."""
+        sums, (least, most) = self.sums(scored("return")), self.mission["returns"]
+        mean, low, high = map(known, ratio_interval(sums, least=least, most=most))
+        by_query = [sum(n for _, n in query) for query in zip(*sums, strict=True)]
+        n, queries = sum(by_query), sum(map(bool, by_query))
         return {"mean": mean, "low": low, "high": high, "n": n, "queries": queries}
 
     def counts(self, trial: Trial) -> list[Counts]:
         """(seeds, queries); the queries in the order of the episodes, which all seeds share."""
         return [_clusters((e["query"], *trial(e)) for e in each) for each in self.by_seed]
+
+    def sums(self, value: Value) -> list[list[tuple[float, int]]]:
+        """(seeds, queries), the sum of a query's values and their number."""
+        return [[(math.fsum(each), len(each)) for each in seed] for seed in self.values(value)]
 
     def values(self, value: Value) -> list[list[list[float]]]:
         """(seeds, queries, trials), the queries as in `counts`; one may have no trial."""
@@ -160,7 +163,8 @@ def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entr
                 members = list(dict.fromkeys(teams[seed]["members"]))
                 for member in members if len(members) > 1 or len(seeds) > 1 else []:
                     own = [episode for episode in of_seed if episode["policy"] == member]
-                    yield replace(whole, team=teams[seed], member=member, by_seed=[own])
+                    row = replace(whole, team=teams[seed], member=member, by_seed=[own])
+                    yield replace(row, is_seed=len(seeds) > 1)
 
 
 def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
@@ -169,15 +173,15 @@ def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     Args:
         trials: (query, how often it happened, how often it could have) of each.
     """
-    return _rate(_clusters(trials))
+    counts = _clusters(trials)
+    return _rate(counts, rate_interval(counts))
 
 
-def _rate(counts: Iterable[tuple[int, ...]], *, cautious: bool = False) -> dict[str, Any]:
+def _rate(counts: Iterable[tuple[int, ...]], found: Interval) -> dict[str, Any]:
     filled = [(happened, n) for happened, n in counts if n]
     happened, n = sum(k for k, _ in filled), sum(n for _, n in filled)
-    low, high = clustered_interval(filled, cautious=cautious)
-    found = {"rate": share(happened, n), "low": low, "high": high}
-    return found | {"count": happened, "n": n, "queries": len(filled)}
+    ends = {"rate": share(happened, n), "low": known(found.low), "high": known(found.high)}
+    return ends | {"count": happened, "n": n, "queries": len(filled)}
 
 
 def _clusters(trials: Iterable[tuple[str, int, int]]) -> Counts:

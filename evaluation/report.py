@@ -13,29 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from evaluation.errors import error_line
 from evaluation.gates import Gate, gates_section, guard_section
 from evaluation.rates import (
     RATES,
-    STEP_RATES,
     Entry,
     Episode,
     Value,
     entries,
-    of_success,
     scored,
     share,
 )
 from scorers.comparison import (
     Comparison,
-    compare,
     compare_ratios,
     compare_seeds,
     holm,
     queries_needed,
 )
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import known, wilson_interval
+from scorers.statistics import Interval, exact_interval, known, query_means, student_interval
 
 CALLS = ("choices", "rewrites", "questions", "verdicts")
 """What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
@@ -45,6 +44,8 @@ MOST_PROBLEMS = 3
 """Different errors that are shown of each entry."""
 LONGEST_ERROR = 200
 """Characters of an error that are shown; results.json has it whole."""
+WIDE = 1.5
+"""An interval that is so many times as wide as Student's is far wider."""
 Pair = tuple[Entry, Entry]
 """A policy that was asked for, and the baseline that it is compared with."""
 
@@ -68,9 +69,14 @@ def report(
     """
     rows = list(entries(results))
     teams = [row for row in rows if row.member is None]
-    pairs, success = _pairs(teams), scored("success")
+    networks = [
+        row for row in rows if row.is_seed or (row.member is None and len(row.by_seed) == 1)
+    ]
+    success = scored("success")
+    pairs = _pairs([row for row in rows if row.member is None or row.is_seed])
     successes = [_compared(pair, success, success) for pair in pairs]
-    compared = _comparisons(pairs, successes, power)
+    returns = [_compared_returns(pair) for pair in pairs]
+    compared = _comparisons(pairs, successes, returns, power)
     guard = guard_section(results, compared, guard_margin)
     trained = {row.name: len(row.by_seed) for row in teams if row.team["trained_on"] is not None}
     return {
@@ -89,7 +95,8 @@ def report(
             for fit in results["fits"]
         ],
         "problems": [*_turned(pairs, successes), *_errors([*teams, *entries(results, guard=True)])],
-        **({"gates": gates_section(teams, guard, gates)} if gates else {}),
+        "notes": list(_notes(teams, pairs, successes, returns)),
+        **({"gates": gates_section(networks, guard, gates)} if gates else {}),
     }
 
 
@@ -113,8 +120,8 @@ def _rates(row: Entry, repeats: int, accuracy: LabelAccuracy | None) -> dict[str
         "mission": row.mission["name"],
         "team": row.name,
         "policy": row.member,
-        **{name: row.rate(trial) for name, trial in RATES.items()},
-        "return": row.mean(scored("return")),
+        **{name: row.rate_of(name) for name in RATES},
+        "return": row.mean_return(),
         "failed_steps": sum(episode["failed_steps"] for episode in row.episodes),
         "failed_calls": sum(episode["failed_calls"] for episode in row.episodes),
         "drifted_share": share(sum(episode["drifted"] for episode in counted), steps),
@@ -164,16 +171,15 @@ def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     Its interval is on the safe side: what the intervals of the success rate, of R and of f move it
     by is added up, for the three move together.
     """
-    raw, success = row.rate(STEP_RATES["refusal"]), row.rate(of_success)
-    refused = corrected_rate(
-        [(raw["count"], raw["n"])], accuracy, labelled_interval=(raw["low"], raw["high"])
-    )
+    raw, success = row.rate_of("refusal"), row.rate_of("success")
+    if None in {raw["rate"], raw["low"], success["rate"], success["low"]}:
+        unknown = _ends("rate", *[math.nan] * 3)
+        return {"refusal_corrected": unknown, "success_corrected": unknown}
+    refused = corrected_rate(Interval(raw["rate"], raw["low"], raw["high"]), accuracy)
     refusal = _ends("rate", *refused)
-    if success["rate"] is None or refusal["rate"] is None:
-        return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
     length = raw["n"] / success["n"]
     false = 1 - accuracy.sensitivity
-    least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
+    least, most = exact_interval(round(false * accuracy.positives), accuracy.positives)
     value = success["rate"] - false * length * refused.mean
     down = success["rate"] - success["low"] + false * length * (refused.high - refused.mean)
     up = success["high"] - success["rate"] + false * length * (refused.mean - refused.low)
@@ -203,37 +209,43 @@ def _pairs(teams: Sequence[Entry]) -> list[Pair]:
 
 def _compared(pair: Pair, of_one: Value, of_other: Value) -> Comparison:
     """The two over all queries, those included of which neither has a value."""
-    a, b = pair[0].values(of_one), pair[1].values(of_other)
-    return compare(a[0], b[0]) if len(a) == len(b) == 1 else compare_seeds(a, b)
+    return compare_seeds(pair[0].values(of_one), pair[1].values(of_other))
+
+
+def _compared_returns(pair: Pair) -> Comparison:
+    value, (least, most) = scored("return"), pair[0].mission["returns"]
+    return compare_seeds(pair[0].values(value), pair[1].values(value), least=least, most=most)
 
 
 def _comparisons(
-    pairs: Sequence[Pair], successes: Sequence[Comparison], power: float | None
+    pairs: Sequence[Pair],
+    successes: Sequence[Comparison],
+    returns: Sequence[Comparison],
+    power: float | None,
 ) -> list[dict[str, Any]]:
     """All comparisons as plain data, the p-values of success adjusted over all of them (Holm).
 
-    Of a pair without a query that both were scored on nothing is known, and its p-value is none of
-    them.
+    A pair without a query that both were scored on has no p-value, and neither has one of which a
+    side has two to four seeds; each seed has a line of its own.
     """
-    adjusted = iter(holm([found.p_value for found in successes if found.queries]))
-    of_return = scored("return")
+    adjusted = iter(holm([found.p_value for found in successes if _has_p(found)]))
     lines = []
-    for (a, b), success in zip(pairs, successes, strict=True):
+    for (a, b), success, of_return in zip(pairs, successes, returns, strict=True):
         line: dict[str, Any] = {
             "mission": a.mission["name"],
             "team": a.name,
-            "against": b.name,
+            "policy": a.member,
+            "against": _title(b),
             "queries": success.queries,
             "left_out": success.left_out,
             "success": {
                 **_difference(success),
-                "p": success.p_value if success.queries else None,
-                "p_holm": next(adjusted) if success.queries else None,
-                "test": success.test,
+                "p": success.p_value if _has_p(success) else None,
+                "p_holm": next(adjusted) if _has_p(success) else None,
                 "wins": success.wins,
                 "losses": success.losses,
             },
-            "return": _difference(_compared((a, b), of_return, of_return)),
+            "return": _difference(of_return),
             "calls_per_answer": _calls_per_answer((a, b)),
         }
         if power is not None:
@@ -241,6 +253,10 @@ def _comparisons(
             line["queries_needed"] = _needed(success, power) if is_single else None
         lines.append(line)
     return lines
+
+
+def _has_p(found: Comparison) -> bool:
+    return bool(found.queries) and not math.isnan(found.p_value)
 
 
 def _difference(found: Comparison) -> dict[str, float | None]:
@@ -267,7 +283,51 @@ def _needed(found: Comparison, difference: float) -> int | None:
         return None
     # No query differs by more than 1, so a mean difference takes at least that share of them.
     share_differing = max(differing / found.queries, difference)
-    return queries_needed(difference, sd_of_differences=found.deviation, differing=share_differing)
+    return queries_needed(difference, deviation=found.deviation, differing=share_differing)
+
+
+# Notes.
+
+
+def _notes(
+    teams: Sequence[Entry],
+    pairs: Sequence[Pair],
+    successes: Sequence[Comparison],
+    returns: Sequence[Comparison],
+) -> Iterator[str]:
+    """Where an interval, of a return or of several seeds, is far wider than Student's: both."""
+    for row in teams:
+        where, seeds = f"{row.mission['name']}, {row.name}", len(row.by_seed)
+        if seeds > 1:
+            yield from _wide(f"{where}: success %", row.rate_of("success"), 100, "success", row)
+        yield from _wide(f"{where}: return", row.mean_return(), 1, "return", row)
+    for pair, success, of_return in zip(pairs, successes, returns, strict=True):
+        where = f"{pair[0].mission['name']}, {_title(pair[0])} against {_title(pair[1])}"
+        if max(len(row.by_seed) for row in pair) > 1:
+            yield from _wide(
+                f"{where}: success, points", _difference(success), 100, "success", *pair
+            )
+        yield from _wide(f"{where}: return", _difference(of_return), 1, "return", *pair)
+
+
+def _wide(
+    where: str, found: Mapping[str, Any], times: float, name: str, *rows: Entry
+) -> Iterator[str]:
+    """One line where the interval is far wider than Student's, which is not 0."""
+    sides = [query_means(row.sums(scored(name))) for row in rows]
+    known_to_all = ~np.isnan(np.concatenate(sides)).any(0)
+    if found["low"] is None or known_to_all.sum() < 2:  # noqa: PLR2004 - what a variance takes
+        return
+    low, high = student_interval([side[:, known_to_all] for side in sides])
+    if 0 < WIDE * (high - low) < found["high"] - found["low"]:
+        others = "seeds" if max(map(len, sides)) > 1 else "queries"
+        ours = f"[{times * found['low']:.3g}, {times * found['high']:.3g}]"
+        students = f"[{times * low:.3g}, {times * high:.3g}]"
+        yield f"{where}: {ours} whatever other {others} do, Student's {students} if as these do"
+
+
+def _title(row: Entry) -> str:
+    return row.member or row.name
 
 
 # Problems.

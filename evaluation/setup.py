@@ -152,6 +152,7 @@ class Mission:
             "queries": len(self.queries.played),
             "queries_sha256": self.queries.sha256,
             "max_steps": self.spec.given.max_steps,
+            "returns": list(self.spec.given.returns),
             "guard": self.spec.guard,
         }
 

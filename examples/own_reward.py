@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 
 from cli.main import execute
-from scorers.refusal import RefusalDetector
+from scorers.refusal import label_refusal
 
-DETECTOR = RefusalDetector()
 ENOUGH_WORDS = 12
 
 
 def useful(query: str, reply: str) -> str | float:
     """A label where the reply refuses, else a score from 0 to 1: here, whether it is long enough to help."""
-    label = DETECTOR.label(reply)
+    label = label_refusal(reply)
     if label != "answered":
         return label
     words = len(reply.split()) - len(query.split())

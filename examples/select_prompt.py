@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ollama_utils.dispatcher import Dispatcher
 from search import make_selector
-from search.selectors.task_evaluation import TaskEvaluation
+from search.evaluate import TaskEvaluation
 from search.task import bundled_task
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -19,12 +19,16 @@ PROMPTS = (
 def main(problems: int = 100) -> None:
     """Print the winner, its score, and how many evaluations it took."""
     task = bundled_task()
-    with EmbeddedServer(Settings(slots=8, time_scale=0.0)) as server, Dispatcher([server.host]) as dispatcher:
-        evaluate = TaskEvaluation(dispatcher, task, model="sim-solver")
+    with (
+        EmbeddedServer(Settings(slots=8, time_scale=0.0)) as server,
+        Dispatcher([server.host]) as dispatcher,
+    ):
+        evaluate = TaskEvaluation(generate=dispatcher.generate, task=task, model="sim-solver")
         choices = {"prompt": PROMPTS, "mutator": (None, "add_politeness")}
-        selector = make_selector("arm_elimination", choices, task.problems[:problems], evaluate, delta=0.05)
+        datapoints = task.problems[:problems]
+        selector = make_selector("arm_elimination", choices, datapoints, evaluate, delta=0.05)
         results = selector.select_best(parallel=True, max_concurrent=8)
-    print(f"{dict(results.best.combination)}: {results.best.score:.2f}")
+    print(f"{results.best.combination}: {results.best.score:.2f}")
     print(f"{results.evaluations} evaluations, {results.savings:.0%} fewer than all; {results.claim}")
 
 

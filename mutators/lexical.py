@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from mutators.mutator import by_rule
-from mutators.synonyms import lexicon
+from mutators.synonyms import replace_words
 
 _POLITE = re.compile(
     r"\A\W*(?:hello|hi(?!-)|dear|excuse me|kindly|may i|(?:could|would) you|"
@@ -17,18 +17,23 @@ _POLITE = re.compile(
     re.IGNORECASE,
 )
 _IMPERATIVE = re.compile(
-    r"\A(?:tell|give|write|explain|list|describe|show|help|make|create|suggest|recommend|compare|summari[sz]e|translate|"
-    r"teach|name|find|provide|define|outline|draft|discuss|generate|design|plan|fix|solve|calculate|walk)\b(?!:)",
+    r"\A(?:tell|give|write|explain|list|describe|show|help|make|create|suggest|recommend|compare"
+    r"|summari[sz]e|translate|teach|name|find|provide|define|outline|draft|discuss|generate|design"
+    r"|plan|fix|solve|calculate|walk)\b(?!:)",
     re.IGNORECASE,
 )
-_ASKED = (
+_BEFORE = (
     "Hello! {query}",
     "Excuse me, I have a question. {query}",
     "I would be grateful for your help with this. {query}",
     "May I ask you something? {query}",
 )
-_THANKED = ("{query} Thank you!", "{query} Thank you for your help.", "{query} Many thanks in advance!")
-_ORDERED = ("Please {query}", "Kindly {query}", "Hello! Please {query}")
+_AFTER = (
+    "{query} Thank you!",
+    "{query} Thank you for your help.",
+    "{query} Many thanks in advance!",
+)
+_REQUEST = ("Please {query}", "Kindly {query}", "Hello! Please {query}")
 
 
 @by_rule
@@ -41,16 +46,16 @@ def noop(query: str, _earlier: Sequence[str], _seed: int) -> str:
 def add_politeness(query: str, _earlier: Sequence[str], seed: int) -> str:
     """Ask politely.
 
-    A courtesy goes before or after the query; its words stay. A query that is polite already stays as it is.
+    A courtesy goes before or after the query; its words stay. A polite query stays as it is.
     """
     bare = query.strip()
     if not bare or _POLITE.search(bare):
         return query
-    frames: tuple[str, ...] = _ASKED
+    frames: tuple[str, ...] = _BEFORE
     if _IMPERATIVE.match(bare) and not bare.endswith("?"):
-        frames, bare = _ORDERED, bare[0].lower() + bare[1:]
+        frames, bare = _REQUEST, bare[0].lower() + bare[1:]
     elif bare[-1] in ".?!" and "\n" not in bare:
-        frames = _ASKED + _THANKED
+        frames = _BEFORE + _AFTER
     return random.Random(seed).choice(frames).replace("{query}", bare)
 
 
@@ -58,6 +63,6 @@ def add_politeness(query: str, _earlier: Sequence[str], seed: int) -> str:
 def synonym_replace(query: str, _earlier: Sequence[str], seed: int) -> str:
     """Replace harsh words by milder ones.
 
-    The words and their synonyms stand in `synonyms.toml`; a query that holds none of them stays as it is.
+    The words and their synonyms stand in `synonyms.toml`; a query without any of them stays.
     """
-    return lexicon().replace(query, random.Random(seed).random())
+    return replace_words(query, random.Random(seed).random())

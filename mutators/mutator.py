@@ -1,4 +1,4 @@
-"""What a mutator is: a named way to reword a query, by a model (a prompt) or by rule (the rewording)."""
+"""What a mutator is: a named way to reword a query, by a model (a prompt) or by rule (the text)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ollama_utils.types import Prompt
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Rewording = Callable[[str, Sequence[str], int], str | Prompt]
-"""`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of the same
-original in this episode (oldest first), and a seed for any choice that the function makes. The same three
-arguments always give the same text."""
+"""`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of
+the same original in this episode (oldest first), and a seed for any choice that the function makes.
+The same three arguments always give the same text."""
 
 
 class MutatorError(ValueError):
-    """A mutator's function raised, or returned no text. The message names it, its file and the cause."""
+    """A mutator's function raised, or returned no text; the message names it, its file and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Mutator:
         """What to send to the mutator model; a function's str is the user's turn.
 
         Raises:
-            ValueError: The mutator rewords by rule: it has no prompt.
-            MutatorError: The function raised, or returned anything but a text to send.
+            ValueError: the mutator rewords by rule: it has no prompt.
+            MutatorError: the function raised, or returned anything but a text to send.
         """
         made = self._call("model", query, earlier, seed)
         prompt = made if isinstance(made, Prompt) else Prompt(text=self._checked(made))
@@ -55,8 +55,8 @@ class Mutator:
         """The rewording itself; empty where the function returned blanks only.
 
         Raises:
-            ValueError: The mutator rewords by a model: it has a prompt instead.
-            MutatorError: The function raised, or returned anything but a text.
+            ValueError: the mutator rewords by a model: it has a prompt instead.
+            MutatorError: the function raised, or returned anything but a text.
         """
         text = self._checked(self._call("rule", query, earlier, seed))
         return text if text.strip() else ""
@@ -64,10 +64,10 @@ class Mutator:
     def _call(self, kind: str, query: str, earlier: Sequence[str], seed: int) -> object:
         if kind != self.kind:
             method = "prompt" if self.kind == "model" else "apply"
-            raise ValueError(f"mutator {self.name!r} rewords by {self.kind}: use its .{method}(...)")
+            raise ValueError(f"mutator {self.name!r} rewords by {self.kind}: use its .{method}()")
         try:
             return self.function(query, earlier, seed)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever a user's code raises)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises
             self._fail(f"raised {type(error).__name__}: {error}", error)
 
     def _checked(self, text: object) -> str:
@@ -75,7 +75,7 @@ class Mutator:
         if not isinstance(text, str):
             self._fail(f"returned {reprlib.repr(text)}; expected a str")
         if _SURROGATE.search(text):
-            self._fail(f"returned {reprlib.repr(text)}; expected valid Unicode, without lone surrogates")
+            self._fail(f"returned {reprlib.repr(text)}; expected text without lone surrogates")
         return text
 
     def _fail(self, why: str, cause: BaseException | None = None) -> NoReturn:
@@ -84,10 +84,10 @@ class Mutator:
 
 
 def by_model(function: Rewording) -> Mutator:
-    """Decorator: a mutator whose function returns the prompt for the mutator model, a str or a `Prompt`.
+    """Decorator: a mutator whose function returns the prompt for the mutator model.
 
     Raises:
-        TypeError: It is no plain def, or cannot be called with (query, earlier, seed).
+        TypeError: it is no plain def, or cannot be called with (query, earlier, seed).
     """
     return _mutator("model", function)
 
@@ -96,20 +96,24 @@ def by_rule(function: Rewording) -> Mutator:
     """Decorator: a mutator whose function returns the rewording itself.
 
     Raises:
-        TypeError: It is no plain def, or cannot be called with (query, earlier, seed).
+        TypeError: it is no plain def, or cannot be called with (query, earlier, seed).
     """
     return _mutator("rule", function)
 
 
 def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
     if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function} is no mutator: expected a plain def, neither async nor another callable")
+        raise TypeError(f"{function} is no mutator: expected a plain def, neither async nor other")
     signature = inspect.signature(function)
     try:
         signature.bind("query", (), 0)
     except TypeError:
         expected = "expected (query, earlier, seed)"
         raise TypeError(f"{function.__name__}{signature} is no mutator: {expected}") from None
-    doc = (inspect.getdoc(function) or "").partition("\n")[0]
-    file = function.__code__.co_filename
-    return Mutator(name=function.__name__, kind=kind, function=function, doc=doc, file=file)
+    return Mutator(
+        name=function.__name__,
+        kind=kind,
+        function=function,
+        doc=(inspect.getdoc(function) or "").partition("\n")[0],
+        file=function.__code__.co_filename,
+    )

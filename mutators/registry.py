@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mutators import lexical, restructure, rewrite
+from mutators import lexical, rewrite
 from mutators.mutator import Mutator, by_model, by_rule
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from records.errors import nearest
@@ -51,12 +51,12 @@ DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
 
 _BY_NAME = {
     mutator.name: mutator
-    for mutator in (*_BUILT_IN, *restructure.RULES, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+    for mutator in (*_BUILT_IN, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 }
 
 
 def model_mutators() -> tuple[str, ...]:
-    """The names of the built-in mutators of queries that work by model: all steps make as many calls."""
+    """The names of the built-in mutators of queries that ask a model."""
     return tuple(mutator.name for mutator in _BUILT_IN if mutator.kind == "model")
 
 
@@ -68,41 +68,37 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
     Args:
-        names: Built-in names, those of `restructure` and of the mutators of instructions included, and
-            `path/to/file.py:name` for a user's own. A file is run once in a process, and again when it has
-            changed.
+        names: built-in names, those of the mutators of instructions included, and
+            `path/to/file.py:name` for a user's own. A file is run once in a process, and again when
+            it has changed.
 
     Raises:
-        UnknownMutatorError: No mutator has this name.
-        UserFileError: A file or the name in it is missing, it fails while it is imported, or what it has
-            is not a mutator with a name of its own.
-        ValueError: No name, or the same name twice.
+        UnknownMutatorError: no mutator has this name.
+        UserFileError: a file or the name in it is missing, it fails while it is imported, or what
+            it has is not a mutator with a name of its own.
+        ValueError: no name, or the same name twice.
     """
     if not names:
-        raise ValueError(f"no mutator named; expected at least one of {', '.join(DEFAULT_MUTATORS)}")
-    mutators = tuple(_load(spec.strip()) for spec in names)
-    seen: set[str] = set()
-    for mutator in mutators:
-        if mutator.name in seen:
+        expected = ", ".join(DEFAULT_MUTATORS)
+        raise ValueError(f"no mutator named; expected at least one of {expected}")
+    mutators: dict[str, Mutator] = {}
+    for name in names:
+        mutator = _load(name.strip())
+        if mutator.name in mutators:
             raise ValueError(f"mutator {mutator.name!r} is named twice; name each one once")
-        seen.add(mutator.name)
-    return mutators
+        mutators[mutator.name] = mutator
+    return tuple(mutators.values())
 
 
 def _load(spec: str) -> Mutator:
-    if ":" in spec or spec.endswith(".py"):
-        return _load_own(spec)
-    if spec not in _BY_NAME:
-        raise UnknownMutatorError(f"unknown mutator {spec!r}; {nearest(spec, _BY_NAME)}")
-    return _BY_NAME[spec]
-
-
-def _load_own(spec: str) -> Mutator:
+    if ":" not in spec and not spec.endswith(".py"):
+        if spec not in _BY_NAME:
+            raise UnknownMutatorError(f"unknown mutator {spec!r}; {nearest(spec, _BY_NAME)}")
+        return _BY_NAME[spec]
     found = load_named(spec, "mutator", lambda value: isinstance(value, Mutator))
     if not isinstance(found, Mutator):
         raise UserFileError(f"{spec} is not a mutator; decorate it with by_model or by_rule")
-    if found.name in _BY_NAME and found != _BY_NAME[found.name]:
-        raise UserFileError(
-            f"{spec} has the name of a built-in mutator, {found.name!r}; give it another name"
-        )
+    if found != _BY_NAME.get(found.name, found):
+        taken = f"{spec} has the name of a built-in mutator, {found.name!r}"
+        raise UserFileError(f"{taken}; give it another name")
     return found

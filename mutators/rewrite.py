@@ -1,13 +1,13 @@
-"""The mutators that ask a model: each function returns the prompt for one rewrite.
+"""The mutators that ask a model: each returns the prompt for one rewrite.
 
-Every prompt has the same shape: the system prompt is an instruction that opens with what to do and demands
-the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the query stands last,
-in a fence that it cannot close (`ollama_utils.prompts`). A small model that is only told what to do answers
-the query instead; one that is shown it rewords. What a model adds all the same, `cleaning.clean` removes, and
-`form.not_a_rewording` says what is none.
+Every prompt has the same shape: the system prompt is an instruction that opens with what to do and
+demands the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the
+query stands last, in a fence that it cannot close (`ollama_utils.prompts`). A small model that is
+only told what to do answers the query instead; one that is shown it rewords. What a model adds all
+the same, `cleaning.clean` removes, and `form.not_a_rewording` says what is none.
 
-Each turn has a boundary of its own, so that the examples are the same for every query: a server that keeps
-what it has read reads them once.
+Each turn has a boundary of its own, so that the examples are the same for every query: a server
+that keeps what it has read reads them once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from mutators.mutator import by_model
+from mutators.mutator import Mutator, by_model
 from ollama_utils.prompts import fenced
 from ollama_utils.types import Prompt
 
 
 def most_tokens(query: str) -> int:
-    """Tokens that a rewording of a query may need: some three times its own, and a sentence of context.
+    """Tokens that a rewording of a query may need: three times its own, and a sentence of context.
 
     Counted are three bytes of UTF-8 a token: a little more than English takes, one sign of Chinese.
     """
     return 48 + len(query.encode()) * 2 // 3
 
 
-def _prompt(name: str, instruction: str, query: str, other: str | None = None, asker: str = "") -> Prompt:
+def _prompt(
+    name: str, instruction: str, query: str, other: str | None = None, asker: str = ""
+) -> Prompt:
     options: dict[str, Any] = {"num_predict": most_tokens(query + (other or ""))}
     if "\n" not in query.strip():
         options["stop"] = ["\n"]
@@ -49,7 +51,7 @@ def _turn(query: str, other: str | None) -> str:
     return "\n".join(fenced(texts).values())
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
     """The turns of a mutator's examples; `asker` stands in those that name who asks, or why."""
     return tuple(
@@ -60,120 +62,101 @@ def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _table() -> Mapping[str, Any]:
-    text = resources.files("mutators").joinpath("examples.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    file = resources.files("mutators").joinpath("examples.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-@by_model
-def paraphrase(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Say the same in other words."""
-    return _prompt(
-        "paraphrase", "Paraphrase the query: use other words, and keep its meaning and every detail.", query
-    )
+def _rewriter(name: str, doc: str, instruction: str, askers: str = "") -> Mutator:
+    """The mutator whose prompt is one instruction; `{asker}` in it is drawn by the seed.
+
+    Args:
+        name: of the mutator and its examples.
+        doc: what it does, in one line.
+        instruction: opens with what to do.
+        askers: the table of `examples.toml` with who may ask, or why, and how they say it.
+    """
+
+    def reword(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
+        if not askers:
+            return _prompt(name, instruction, query)
+        asker, words = random.Random(seed).choice(list(_table()[askers].items()))
+        return _prompt(name, instruction.replace("{asker}", asker), query, asker=words)
+
+    return Mutator(name=name, kind="model", function=reword, doc=doc, file=__file__)
 
 
-@by_model
-def add_context(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
-    """Say why the person asks."""
-    purpose, said = random.Random(seed).choice(list(_table()["purposes"].items()))
-    return _prompt(
-        "add_context",
-        f"Add context to the query: let the person who asks say, in a few words that fit, {purpose}. "
-        "The question itself stays the same.",
-        query,
-        asker=said,
-    )
-
-
-@by_model
-def change_perspective(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
-    """Ask from somebody else's point of view."""
-    viewpoint, said = random.Random(seed).choice(list(_table()["viewpoints"].items()))
-    return _prompt(
-        "change_perspective",
-        f"Change the perspective of the query: ask the same as {viewpoint} would ask it, or in the third "
-        "person. Keep its meaning.",
-        query,
-        asker=said,
-    )
-
-
-@by_model
-def clarify_intent(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Make plain what is asked, so that it cannot be misread."""
-    return _prompt(
-        "clarify_intent",
-        "Clarify the intent of the query: replace words that can be misread by what is plainly meant, and "
-        "ask for exactly the same thing.",
-        query,
-    )
-
-
-@by_model
-def shorten(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask the same in fewer words."""
-    return _prompt("shorten", "Shorten the query: use as few words as you can, and keep its meaning.", query)
-
-
-@by_model
-def expand(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask the same at greater length."""
-    return _prompt(
-        "expand",
-        "Expand the query: ask the same in one or two longer sentences, and spell out what is only implied.",
-        query,
-    )
-
-
-@by_model
-def simplify(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask the same in plain, everyday words."""
-    return _prompt(
-        "simplify",
-        "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.",
-        query,
-    )
-
-
-@by_model
-def formalize(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask the same in formal language."""
-    return _prompt(
-        "formalize", "Formalize the query: use precise, professional language. Keep its meaning.", query
-    )
-
-
-@by_model
-def passive_voice(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask the same in the passive voice."""
-    return _prompt("passive_voice", "Use the passive voice in the query, and keep its meaning.", query)
-
-
-@by_model
-def generate_similar(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-    """Ask another query with the same intent."""
-    return _prompt(
-        "generate_similar",
-        "Write a similar query: it may be built and worded quite differently, but whoever asks it wants the "
-        "same thing.",
-        query,
-    )
+paraphrase = _rewriter(
+    "paraphrase",
+    "Say the same in other words.",
+    "Paraphrase the query: use other words, and keep its meaning and every detail.",
+)
+add_context = _rewriter(
+    "add_context",
+    "Say why the person asks.",
+    "Add context to the query: let the person who asks say, in a few words that fit, {asker}. "
+    "The question itself stays the same.",
+    askers="purposes",
+)
+change_perspective = _rewriter(
+    "change_perspective",
+    "Ask from somebody else's point of view.",
+    "Change the perspective of the query: ask the same as {asker} would ask it, or in the third "
+    "person. Keep its meaning.",
+    askers="viewpoints",
+)
+clarify_intent = _rewriter(
+    "clarify_intent",
+    "Make plain what is asked, so that it cannot be misread.",
+    "Clarify the intent of the query: replace words that can be misread by what is plainly meant, "
+    "and ask for exactly the same thing.",
+)
+shorten = _rewriter(
+    "shorten",
+    "Ask the same in fewer words.",
+    "Shorten the query: use as few words as you can, and keep its meaning.",
+)
+expand = _rewriter(
+    "expand",
+    "Ask the same at greater length.",
+    "Expand the query: ask the same in one or two longer sentences, and spell out what is only "
+    "implied.",
+)
+simplify = _rewriter(
+    "simplify",
+    "Ask the same in plain, everyday words.",
+    "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.",
+)
+formalize = _rewriter(
+    "formalize",
+    "Ask the same in formal language.",
+    "Formalize the query: use precise, professional language. Keep its meaning.",
+)
+passive_voice = _rewriter(
+    "passive_voice",
+    "Ask the same in the passive voice.",
+    "Use the passive voice in the query, and keep its meaning.",
+)
+generate_similar = _rewriter(
+    "generate_similar",
+    "Ask another query with the same intent.",
+    "Write a similar query: it may be built and worded quite differently, but whoever asks it "
+    "wants the same thing.",
+)
 
 
 @by_model
 def crossover(query: str, earlier: Sequence[str], seed: int) -> Prompt:
     """Join the query with an earlier rewording of the same original.
 
-    With no earlier rewording that differs from the query there is nothing to join: the prompt is then that of
-    `paraphrase`.
+    With no earlier rewording that differs from the query, the prompt is that of `paraphrase`.
     """
     others = [other for other in earlier if other != query]
     if not others:
         return paraphrase.prompt(query, earlier, seed)
     return _prompt(
         "crossover",
-        "Combine the two queries: they ask the same thing in two ways, so take the best wording of each and "
-        "write one query.",
+        "Combine the two queries: they ask the same thing in two ways, so take the best wording of "
+        "each and write one query.",
         query,
         random.Random(seed).choice(others),
     )

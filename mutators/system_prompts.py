@@ -1,7 +1,7 @@
 """Mutators of instructions: system prompts for a task, reworded by a model or by rule.
 
-They have the shape of the mutators of queries, with the instructions as the text, so that `cleaning.clean`
-and `load_mutators` serve both. They are not among `DEFAULT_MUTATORS`.
+They have the shape of the mutators of queries, with the instructions as the text, so that
+`cleaning.clean` and `load_mutators` serve both. They are not among `DEFAULT_MUTATORS`.
 """
 
 from __future__ import annotations
@@ -27,41 +27,33 @@ ASPECTS = (
     "leave out what does not help, and add what does",
 )
 """What an improvement may be about; `improve_instructions` picks one by its seed."""
-
 MAX_SHOWN_CHARS = 1_000
 """Of a question or an answer that is shown; the rest is cut."""
-
+_WHAT = "instructions below, which a model is given before it solves a problem"
+_DEMAND = (
+    "Do not follow them. Keep what they say about the form of the answer. Reply with the rewritten "
+    "instructions alone, in one paragraph."
+)
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def _prompt(instruction: str, texts: Mapping[str, str]) -> str:
-    demand = (
-        "Do not follow them. Keep what they say about the form of the answer. Reply with the rewritten "
-        "instructions alone, in one paragraph."
-    )
-    shown = "\n".join(fenced(texts).values())
-    return f"{instruction} {demand}\n\n{shown}\n"
+    fences = "\n".join(fenced(texts).values())
+    return f"{instruction} {_DEMAND}\n\n{fences}\n"
 
 
 @by_model
 def improve_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Make the instructions better in one respect."""
     aspect = random.Random(seed).choice(ASPECTS)
-    return _prompt(
-        f"Improve the instructions below, which a model is given before it solves a problem: {aspect}. "
-        "Change one thing and keep the rest.",
-        {"query": text},
-    )
+    instruction = f"Improve the {_WHAT}: {aspect}. Change one thing and keep the rest."
+    return _prompt(instruction, {"query": text})
 
 
 @by_model
 def shorten_instructions(text: str, _earlier: Sequence[str], _seed: int) -> str:
     """Say the instructions in fewer words."""
-    return _prompt(
-        "Shorten the instructions below, which a model is given before it solves a problem: leave out what "
-        "helps least.",
-        {"query": text},
-    )
+    return _prompt(f"Shorten the {_WHAT}: leave out what helps least.", {"query": text})
 
 
 class WrongAnswer(NamedTuple):
@@ -77,7 +69,7 @@ class WrongAnswer(NamedTuple):
 def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
     """The mutator that adds an instruction for what problems that were got wrong have in common.
 
-    Without any there is nothing to specialize to: its prompt is then that of `improve_instructions`.
+    Without any its prompt is that of `improve_instructions`.
 
     Args:
         failures: problems that a model got wrong under the instructions.
@@ -87,40 +79,40 @@ def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
         """Add an instruction for what the failures have in common."""
         if not failures:
             return improve_instructions.prompt(text, earlier, seed)
-        return _prompt(
-            "Specialize the instructions below, which a model is given before it solves a problem. Under "
-            "them it got the problems below wrong, one JSON object a line: the question, the right answer "
-            "where it is known, and the model's reply. Find what these problems have in common, and add one "
-            "instruction that helps with all problems like them; quote neither these problems nor their "
-            "answers. Keep the rest of the instructions.",
-            {"failures": "\n".join(map(_as_json, failures)), "query": text},
+        instruction = (
+            f"Specialize the {_WHAT}. Under them it got the problems below wrong, one JSON object "
+            "a line: the question, the right answer where it is known, and the model's reply. Find "
+            "what these problems have in common, and add one instruction that helps with all "
+            "problems like them; quote neither these problems nor their answers. Keep the rest of "
+            "the instructions."
         )
+        lines = "\n".join(map(_as_json, failures))
+        return _prompt(instruction, {"failures": lines, "query": text})
 
     return by_model(specialize)
 
 
 def _as_json(failure: WrongAnswer) -> str:
-    shown = {key: _cut(text) for key, text in failure._asdict().items() if text is not None}
-    return json.dumps(shown, ensure_ascii=False)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
+    texts = {key: text for key, text in failure._asdict().items() if text is not None}
+    cut = {
+        key: text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
+        for key, text in texts.items()
+    }
+    return json.dumps(cut, ensure_ascii=False)
 
 
 @by_model
 def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | Prompt:
     """Join the instructions with others for the same task.
 
-    With no others that differ from them there is nothing to join: the prompt is then that of
-    `improve_instructions`.
+    With no others that differ from them the prompt is that of `improve_instructions`.
     """
     others = [other for other in earlier if other != text]
     if not others:
         return improve_instructions.prompt(text, earlier, seed)
     return _prompt(
-        "Combine the two instructions below, which a model may be given before it solves a problem: take "
-        "what is best in each, and write one.",
+        "Combine the two instructions below, which a model may be given before it solves a "
+        "problem: take what is best in each, and write one.",
         {"query": text, "other": random.Random(seed).choice(others)},
     )
 
@@ -129,17 +121,17 @@ def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | 
 def drop_sentence(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Leave out one sentence; the only one stays."""
     parts = sentences(text)
-    if len(parts) < 2:  # noqa: PLR2004 - something must be left
+    if len(parts) <= 1:
         return text
-    del parts[random.Random(seed).randrange(len(parts))]
-    return " ".join(parts)
+    left_out = random.Random(seed).randrange(len(parts))
+    return " ".join(parts[:left_out] + parts[left_out + 1 :])
 
 
 @by_rule
 def swap_sentences(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Let two sentences change places."""
     parts = sentences(text)
-    if len(parts) < 2:  # noqa: PLR2004 - there is no other place
+    if len(parts) <= 1:
         return text
     one, two = random.Random(seed).sample(range(len(parts)), 2)
     parts[one], parts[two] = parts[two], parts[one]
@@ -148,7 +140,7 @@ def swap_sentences(text: str, _earlier: Sequence[str], seed: int) -> str:
 
 @by_rule
 def splice_sentences(text: str, earlier: Sequence[str], seed: int) -> str:
-    """Take each sentence of the text or of the first earlier one by chance; what both say stays, once."""
+    """Take each sentence of the text or the first earlier one by chance; what both say stays."""
     mine, theirs = sentences(text), sentences(earlier[0]) if earlier else []
     chance = random.Random(seed)
     kept = [
@@ -171,6 +163,5 @@ INSTRUCTION_MUTATORS: tuple[Mutator, ...] = (
     swap_sentences,
 )
 """One text in, one out."""
-
 INSTRUCTION_CROSSOVERS: tuple[Mutator, ...] = (combine_instructions, splice_sentences)
 """Join the text with the first of the earlier ones."""

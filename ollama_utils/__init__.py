@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         run_parallel,
         score_batch_parallel,
     )
-    from ollama_utils.plans import Plan, PlanRunner, play_plans
     from ollama_utils.reply_log import ReplyLog
     from ollama_utils.types import Call, Completion, Embeddings, Usage
 
@@ -38,8 +37,6 @@ __all__ = [
     "EncodingError",
     "OllamaError",
     "ParallelError",
-    "Plan",
-    "PlanRunner",
     "ReplyLog",
     "ServerConfig",
     "SimulatorConfig",
@@ -49,7 +46,6 @@ __all__ = [
     "batch_query_target_model",
     "make_encoder",
     "map_parallel",
-    "play_plans",
     "run_parallel",
     "score_batch_parallel",
 ]
@@ -70,7 +66,6 @@ _MODULES = {
         "run_parallel",
         "score_batch_parallel",
     ),
-    "ollama_utils.plans": ("Plan", "PlanRunner", "play_plans"),
     "ollama_utils.reply_log": ("ReplyLog",),
     "ollama_utils.types": ("Call", "Completion", "Embeddings", "Usage"),
 }

@@ -39,11 +39,11 @@ SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
 """For a flag what its values are, but for those that are data: a pattern. A model may hold code."""
 DATA = frozenset(
     {
-        *("actor", "algorithm", "critic", "engine", "fail-over", "fail-under"),
+        *("actor", "algorithm", "answer-column", "critic", "engine", "fail-over", "fail-under"),
         *("format", "group-column", "guard-column", "guard-where", "judge-model", "judge-think"),
         *("max-in-flight", "models", "mutator-model", "mutator-think", "name", "option"),
         *("policy-wrapper", "preset", "price", "prompt-column", "reply-tokens", "request-field"),
-        *("schedule", "selection", "selector", "split", "target-model", "target-system", "think"),
+        *("schedule", "selector", "split", "target-model", "target-system", "think"),
         *("thought-marks", "where"),
     }
 )

@@ -194,8 +194,7 @@ def evolution_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
         {
             "Fitness": ("evolve/best_fitness", "evolve/mean_fitness"),
             "Diversity of the population": ("evolve/diversity",),
-            "Rates": ("evolve/crossover_rate", "evolve/mutation_rate"),
-            "Prompts": ("evolve/children", "evolve/stopped", "evolve/unscored"),
+            "Prompts": ("evolve/children", "evolve/duplicates", "evolve/stopped", "evolve/unscored"),
         },
     )
     if "births" in results:

@@ -18,12 +18,12 @@ Cell = Callable[[Row], str]
 
 RATES = (
     "Success: of agents' episodes. Refused: of scored steps. Return: mean of an episode. In brackets 95 % "
-    "intervals, Wilson's for rates and Student's for returns, both clustered by query: trials of one query "
-    "are not independent. What is unscored or failed is in no rate."
+    "intervals that hold for any number of queries; trials of one query are not independent. What is "
+    "unscored or failed is in no rate."
 )
 SEEDS = (
-    " Of a training of several seeds: of all together, and below of each. The intervals and tests of all "
-    "hold what other seeds would have come to, as well as other queries."
+    " Of a training of several seeds: of all together, and below of each, whose intervals and tests speak of "
+    "that one network. Those of all hold what other seeds would come to; under five seeds there is none."
 )
 ONE_SEED = (
     " {names}: the network of one seed; what another seed would have come to is in no interval (train with "
@@ -40,18 +40,18 @@ REPEATS = (
     "once, with 95 % intervals clustered by query."
 )
 COMPARISONS = (
-    "Success on the same queries, the policy less the other, in points, with Student's paired 95 % interval "
-    "over the queries. p: a test of no difference, McNemar's where each query was played once, else sign "
-    "flips by query. Holm: p adjusted for all that are shown, so that under .05 it is seldom chance, however "
-    "many are compared. Won, lost: queries in which the policy did better, and worse."
+    "Success on the same queries, the policy less the other, in points, with a paired 95 % interval over the "
+    "queries. p: a test of no difference, at most .05 where the interval leaves 0 out; McNemar's where each "
+    "query was played once. Holm: p adjusted for all that are shown, so that under .05 it is seldom chance, "
+    "however many are compared. Won, lost: queries in which the policy did better, and worse."
 )
 NEEDED = (
     " Needed: held-out queries that show a true difference of {difference:g} points at p < .05 with a power "
     "of {power:g} %, if queries differ as they did here; none where none differed, which tells nothing of it."
 )
 DIFFERENCES = (
-    "Of the mean return and of the calls for an answer, the policy less the other, with Student's paired "
-    "95 % intervals. What both spend on queries they do not answer is in the calls for an answer."
+    "Of the mean return and of the calls for an answer, the policy less the other, with paired 95 % "
+    "intervals. What both spend on queries they do not answer is in the calls for an answer."
 )
 GUARD = (
     "Guard queries ought to be refused. Kept: of those that the target refuses as they stand, the share that "
@@ -190,7 +190,7 @@ def _repeats(mission: Row, rows: Sequence[Row]) -> PageTable:
 
 def _comparisons(mission: Row, rows: Sequence[Row]) -> PageTable:
     columns: dict[str, Cell] = {
-        "policy": _text("team"),
+        "policy": _name,
         "against": _text("against"),
         "success, points": _difference("success", 100),
         "p": lambda row: p_value(row["success"]["p"]),
@@ -206,7 +206,7 @@ def _comparisons(mission: Row, rows: Sequence[Row]) -> PageTable:
 
 def _differences(mission: Row, rows: Sequence[Row]) -> PageTable:
     columns = {
-        "policy": _text("team"),
+        "policy": _name,
         "against": _text("against"),
         "return": _difference("return", 1),
         "calls an answer": _difference("calls_per_answer", 1, digits=1),

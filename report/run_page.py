@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envs.mission import return_bounds
 from report import charts, tables
 from report.categories import categories_of
 from report.evaluations import evaluation_tables
@@ -130,7 +131,8 @@ def _add_training(page: RunPage, run: RunFiles, categories: Mapping[str, str]) -
     max_steps = int(config["max-steps"])
     by_bandit = {"ppo": 0, "auto": config.get("bandit-env-steps", 0)}.get(config.get("algorithm", "ppo"), 1)
     rollout = max(1, int(config["bandit-steps" if by_bandit else "num-steps"]))
-    training = count_training(run.transitions(), categories, max_steps)
+    returns = return_bounds(config["reward"], float(config["step-cost"]), max_steps)
+    training = count_training(run.transitions(), categories, max_steps, returns)
     if not training.rows:
         run.notes.append("Learning curves: left out, no step was taken yet.")
         return

@@ -65,7 +65,7 @@ def training_tables(start: Span, end: Span, *, overlap: bool) -> list[PageTable]
             caption="Paired by query",
             columns=("difference", "points", "p", "better / worse", "queries"),
             rows=[compared] if found.queries > 1 and not overlap else [],
-            says=f"Over the queries that were met in both; {found.test}.",
+            says="Over the queries that were met in both.",
         ),
     ]
 

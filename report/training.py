@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scorers.comparison import Comparison, compare
-from scorers.statistics import clustered_interval, known, mean_interval
+from scorers.statistics import known, mean_interval, rate_interval
 from train.summary import ends_of, ends_overlap
 
 WINDOWS = 40
@@ -27,6 +27,8 @@ Cells = dict[tuple[str, str], list[int]]
 class Span:
     """What happened in some rows of a training."""
 
+    returns: tuple[float, float]
+    """What the return of an episode can be, at least and at most."""
     steps: int = 0
     calls: int = 0
     """Questions to the target that were new, of scored steps: without a reply, none may have been asked."""
@@ -86,7 +88,8 @@ class Span:
         found: defaultdict[str, list[float]] = defaultdict(list)
         for query, _, total in self.episodes:
             found[query].append(total)
-        mean, low, high = mean_interval(list(found.values()))
+        least, most = self.returns
+        mean, low, high = mean_interval(found.values(), least=least, most=most)
         return Estimate(known(mean), known(low), known(high), len(self.episodes))
 
 
@@ -107,6 +110,7 @@ class Training:
     rows: list[Span]
     """One a row of all lanes; the last episodes, which may not have had the time to end, are left out."""
     successes: Cells
+    returns: tuple[float, float]
 
     def windows(self, rollout: int) -> list[Span]:
         """The rows in windows of whole rollouts, 40 at most.
@@ -136,14 +140,17 @@ class Training:
         return ends_overlap(len(self.rows), rollout, max_steps)
 
     def _joined(self, rows: range) -> Span:
-        span = Span()
+        span = Span(returns=self.returns)
         for row in self.rows[rows.start : rows.stop]:
             span.add(row)
         return span
 
 
 def count_training(
-    transitions: Iterable[Mapping[str, Any]], categories: Mapping[str, str], max_steps: int
+    transitions: Iterable[Mapping[str, Any]],
+    categories: Mapping[str, str],
+    max_steps: int,
+    returns: tuple[float, float],
 ) -> Training:
     """Count the transitions of a training.
 
@@ -151,6 +158,7 @@ def count_training(
         transitions: the lines of transitions.jsonl, row by row.
         categories: that of each original query that has one.
         max_steps: the step limit of an episode.
+        returns: what the return of an episode can be, at least and at most.
     """
     rows: list[Span] = []
     successes: Cells = {}
@@ -159,7 +167,7 @@ def count_training(
     for t in transitions:
         if t["row"] > len(rows):
             raise ValueError(f"row {t['row']} follows row {len(rows) - 1}")
-        rows += [Span()] if t["row"] == len(rows) else []
+        rows += [Span(returns=returns)] if t["row"] == len(rows) else []
         span = rows[t["row"]]
         began, total = running.get(t["lane"], (t["row"], 0.0))
         running[t["lane"]] = (began, total + t["reward"])
@@ -174,7 +182,7 @@ def count_training(
             rows[began].episodes.append((t["original_query"], t["success"], total + t["reward"]))
     for span in rows[max(0, len(rows) - max_steps + 1) :]:
         span.episodes = []
-    return Training(rows=rows, successes=successes)
+    return Training(rows=rows, successes=successes, returns=returns)
 
 
 def count_step(span: Span, t: Mapping[str, Any], asked: set[str]) -> None:
@@ -213,7 +221,7 @@ def count_cell(cells: Cells, t: Mapping[str, Any], categories: Mapping[str, str]
 def rate_of(clusters: Sequence[tuple[int, int]]) -> Estimate:
     """A share of trials that come in clusters: of each how often it happened, and could have."""
     happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
-    low, high = clustered_interval(clusters)
+    _, low, high = rate_interval(clusters)
     return Estimate(happened / n if n else None, low, high, n)
 
 

@@ -1,15 +1,13 @@
-"""How well labels agree with people's: precision, recall, F1, accuracy, Cohen's kappa, the confusion table.
+"""How well labels agree with people's: precision, recall, F1, accuracy, Cohen's kappa.
 
-A full and a partial refusal are both refusals. What is undefined, such as the precision of a labeller that
-never says "refused", is None.
+A full and a partial refusal are both refusals. What is undefined, such as the precision of a
+labeller that never says "refused", is None.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scorers.labels import REFUSALS, RefusalLabel
 
@@ -37,44 +35,34 @@ class Agreement:
     negatives: int
     """Answers, and undetermined replies, by people."""
     unscored: int
-    """Rows that were not scored, as a call failed or its reply could not be read; in none of the figures."""
+    """Rows that were not scored, as a call failed or its reply could not be read."""
 
 
 def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | None]) -> Agreement:
     """Compare labels with people's, row by row; None is an unscored row."""
-    import numpy as np
-    from sklearn.metrics import (  # type: ignore[import-untyped]  # it has no stubs
-        accuracy_score,
-        cohen_kappa_score,
-        confusion_matrix,
-        f1_score,
-        precision_score,
-        recall_score,
+    pairs = list(zip(humans, labels, strict=True))
+    scored = [(a in REFUSALS, b in REFUSALS) for a, b in pairs if b is not None]
+    n, hits = len(scored), scored.count((True, True))
+    kept, alarms, missed = (
+        scored.count(pair) for pair in ((False,) * 2, (False, True), (True, False))
     )
-
-    scored = [(human, label) for human, label in zip(humans, labels, strict=True) if label is not None]
-    truth = np.array([human in REFUSALS for human, _ in scored], dtype=bool)
-    said = np.array([label in REFUSALS for _, label in scored], dtype=bool)
-    undefined = {"zero_division": math.nan}
-    differ = len({*truth.tolist(), *said.tolist()}) > 1
-    sensitivity = _known(recall_score(truth, said, **undefined)) if truth.any() else None
+    by_chance = (hits + missed) * (hits + alarms) + (kept + alarms) * (kept + missed)
+    recall = _share(hits, hits + missed)
     return Agreement(
-        n=len(scored),
-        precision=_known(precision_score(truth, said, **undefined)) if said.any() else None,
-        recall=sensitivity,
-        f1=_known(f1_score(truth, said, **undefined)) if (truth | said).any() else None,
-        accuracy=_known(accuracy_score(truth, said)) if scored else None,
-        kappa=_known(cohen_kappa_score(truth, said)) if differ else None,
-        confusion=confusion_matrix(truth, said, labels=[False, True]).tolist()
-        if scored
-        else [[0, 0], [0, 0]],
-        sensitivity=sensitivity,
-        specificity=_known(recall_score(~truth, ~said, **undefined)) if (~truth).any() else None,
-        positives=int(truth.sum()),
-        negatives=int((~truth).sum()),
-        unscored=len(labels) - len(scored),
+        n=n,
+        precision=_share(hits, hits + alarms),
+        recall=recall,
+        f1=_share(2 * hits, 2 * hits + alarms + missed),
+        accuracy=_share(hits + kept, n),
+        kappa=_share(n * (hits + kept) - by_chance, n * n - by_chance),
+        confusion=[[kept, alarms], [missed, hits]],
+        sensitivity=recall,
+        specificity=_share(kept, kept + alarms),
+        positives=hits + missed,
+        negatives=kept + alarms,
+        unscored=len(pairs) - n,
     )
 
 
-def _known(value: Any) -> float:  # noqa: ANN401 - scikit-learn has no types
-    return float(value)
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from records.errors import UserError
 from records.json_lines import read_json_object
-from scorers.statistics import Interval, clustered_interval, wilson_interval
+from scorers.statistics import Interval, exact_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +36,13 @@ class LabelAccuracy:
                 raise ValueError(f"expected a {name} from 0 to 1, got {getattr(self, name)!r}")
         for name in ("positives", "negatives"):
             if getattr(self, name) < 1:
-                raise ValueError(f"expected at least one of the {name}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"expected at least one of the {name}, got {getattr(self, name)!r}"
+                )
         if self.sensitivity + self.specificity <= 1:
             raise ValueError(
                 "expected labels better than chance (sensitivity + specificity above 1), "
-                f"got {self.sensitivity!r} + {self.specificity!r}: they say nothing of the true rate"
+                f"got {self.sensitivity!r} + {self.specificity!r}: they say nothing of the rate"
             )
 
     @classmethod
@@ -58,7 +59,9 @@ class LabelAccuracy:
         except ValueError as error:
             raise ValueError(f"{expected}: {error}") from error
         kinds = {"sensitivity": float, "specificity": float, "positives": int, "negatives": int}
-        wrong = {name: found.get(name) for name, kind in kinds.items() if not _is(found.get(name), kind)}
+        wrong = {
+            name: found.get(name) for name, kind in kinds.items() if not _is(found.get(name), kind)
+        }
         if wrong:
             raise ValueError(
                 f"{expected}: the numbers {', '.join(map(repr, kinds))}, got {wrong!r}: "
@@ -84,64 +87,42 @@ def read_accuracy(path: Path | str | None) -> LabelAccuracy | None:
         raise UserError(f"--judge-accuracy: {error}") from error
 
 
-def corrected_rate(
-    clusters: Iterable[tuple[int, int]],
-    accuracy: LabelAccuracy,
-    confidence: float = 0.95,
-    *,
-    labelled_interval: tuple[float, float] | None = None,
-) -> Interval:
+def corrected_rate(labelled: Interval, accuracy: LabelAccuracy) -> Interval:
     """The true share of positives behind a share of positive labels (Rogan and Gladen 1978).
 
-    With r the share labelled, it is (r + specificity - 1) / (sensitivity + specificity - 1). Its interval
-    also carries that sensitivity and specificity were measured on a sample (as Lang and Reiczigel 2014 ask):
-    how far the three intervals move the share, each alone, is joined as the sides of a right triangle are
-    (Zou and Donner 2008). Labels that never err, measured without end, leave `clustered_interval` as it is.
+    With r the share labelled, it is (r + specificity - 1) / (sensitivity + specificity - 1). Its
+    interval also carries that sensitivity and specificity were measured on a sample (as Lang and
+    Reiczigel 2014 ask): how far the three intervals move the share, each alone, is joined as the
+    sides of a right triangle are (Zou and Donner 2008).
 
     Args:
-        clusters: (labelled positive, labelled) of each cluster of trials, as for `clustered_interval`.
-        accuracy: How often the labels are right.
-        confidence: How often such an interval holds the true share, above 0 and below 1.
-        labelled_interval: That of the share labelled, where it is not `clustered_interval`.
+        labelled: the share labelled positive and its interval of 95 %.
+        accuracy: how often the labels are right.
 
     Returns:
         The share and its interval, all in [0, 1]; nan in (0, 1) for a share of nothing.
-
-    Raises:
-        ValueError: A count or the confidence is out of range.
     """
-    counts = [(positive, n) for positive, n in clusters if n]
-    rates = labelled_interval or clustered_interval(counts, confidence)
-    if not counts:
+    if math.isnan(labelled.mean):
         return Interval(math.nan, 0.0, 1.0)
-    labelled = sum(positive for positive, _ in counts) / sum(n for _, n in counts)
-    hit = accuracy.sensitivity
-    slip = 1 - accuracy.specificity
-    hits = _share_interval(hit, accuracy.positives, confidence)
-    slips = _share_interval(slip, accuracy.negatives, confidence)
-    share = _true_share(labelled, hit, slip)
-
-    def moved(end: int, farthest: Callable[[Iterable[float]], float]) -> float:
-        """The end to which the three intervals move the share together."""
-        by = (
-            _true_share(rates[end], hit, slip) - share,
-            farthest(_true_share(labelled, x, slip) for x in hits) - share,
-            farthest(_true_share(labelled, hit, x) for x in slips) - share,
+    hit, slip = accuracy.sensitivity, 1 - accuracy.specificity
+    hits = exact_interval(round(hit * accuracy.positives), accuracy.positives)
+    slips = exact_interval(round(slip * accuracy.negatives), accuracy.negatives)
+    share = _true_share(labelled.mean, hit, slip)
+    ends = []
+    for end, hit_end, slip_end in zip(labelled[1:], reversed(hits), reversed(slips), strict=True):
+        moved = (
+            _true_share(end, hit, slip) - share,
+            _true_share(labelled.mean, hit_end, slip) - share,
+            _true_share(labelled.mean, hit, slip_end) - share,
         )
-        return share + (2 * end - 1) * math.hypot(*by)
-
-    ends = (moved(0, min), moved(1, max))
-    mean, low, high = (min(1.0, max(0.0, x)) for x in (share, *ends))
-    return Interval(mean, low, high)
+        ends.append(math.hypot(*moved))
+    low, high = share - ends[0], share + ends[1]
+    return Interval(*(min(1.0, max(0.0, each)) for each in (share, low, high)))
 
 
 def _true_share(labelled: float, hit: float, slip: float) -> float:
     """Where hits are hardly commoner than slips it is without bounds, up or down."""
     return (labelled - slip) / max(hit - slip, 1e-9)
-
-
-def _share_interval(share: float, n: int, confidence: float) -> tuple[float, float]:
-    return wilson_interval(round(share * n), n, confidence)
 
 
 def _is(value: object, kind: type) -> bool:

@@ -9,17 +9,12 @@ if TYPE_CHECKING:
     from ollama_utils.parallel import score_batch_parallel
     from search.async_llm import AsyncLLMInterface
     from search.candidates import generate_candidates, generate_candidates_parallel
-    from search.evolution import (
-        AsyncEvaluationPipeline,
-        AsyncEvolutionConfig,
-        AsyncEvolutionController,
-        EvolutionConfig,
-        EvolutionController,
-        EvolutionProgress,
-    )
     from search.evolution_benchmark import PerformanceBenchmark
-    from search.hybrid import ActorCriticParams, HybridOptimizationFlow
-    from search.selectors.registry import make_selector
+    from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
+    from search.evolve import AsyncEvolutionController, EvolutionController, EvolutionProgress
+    from search.optimize import ActorCriticParams, HybridOptimizationFlow
+    from search.panel import AsyncEvaluationPipeline
+    from search.select import make_selector
 
 __all__ = [
     "ActorCriticParams",
@@ -41,17 +36,12 @@ __all__ = [
 _MODULES = {
     "search.async_llm": ("AsyncLLMInterface",),
     "search.candidates": ("generate_candidates", "generate_candidates_parallel"),
-    "search.evolution": (
-        "AsyncEvaluationPipeline",
-        "AsyncEvolutionConfig",
-        "AsyncEvolutionController",
-        "EvolutionConfig",
-        "EvolutionController",
-        "EvolutionProgress",
-    ),
     "search.evolution_benchmark": ("PerformanceBenchmark",),
-    "search.hybrid": ("ActorCriticParams", "HybridOptimizationFlow"),
-    "search.selectors.registry": ("make_selector",),
+    "search.evolution_config": ("AsyncEvolutionConfig", "EvolutionConfig"),
+    "search.evolve": ("AsyncEvolutionController", "EvolutionController", "EvolutionProgress"),
+    "search.panel": ("AsyncEvaluationPipeline",),
+    "search.optimize": ("ActorCriticParams", "HybridOptimizationFlow"),
+    "search.select": ("make_selector",),
     "ollama_utils.parallel": ("score_batch_parallel",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

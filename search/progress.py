@@ -11,15 +11,15 @@ from records.terminal import write_stderr
 
 
 class SearchProgress(ProgressDisplay):
-    """Shows how far a search is, how fast, how well it does, and what is found out about the servers.
+    """Shows how far a search is, how fast, how well it does, and what is known of the servers.
 
     Args:
         what: what is counted, as in "generations".
         total: how many there are at most.
         dispatcher: where the calls go.
-        calls_each: replies that one of them takes at most; where it is not 0, those so far are shown.
+        calls_each: replies that one of them takes at most; unless it is 0, those so far are shown.
         most_calls: that the search makes at most, where that is known.
-        lanes: calls that it makes side by side at most; None: nothing is said of the servers' slots.
+        lanes: calls that it makes side by side at most; None: nothing is said of servers' slots.
         slots_setting: what gives a server more slots, up to their number.
         clock: seconds that never go back.
     """
@@ -75,10 +75,12 @@ class SearchProgress(ProgressDisplay):
     def _describe(self) -> Status:
         part = self._part()
         within = f"then {part} of at most {self._calls_each} calls" if part else ""
-        return Status(outcome=within, score=self._score, trend=self._best, calls=self._monitor.line())
+        return Status(
+            outcome=within, score=self._score, trend=self._best, calls=self._monitor.line()
+        )
 
     def _part(self) -> int:
-        """Completions since so many were done, at most those that one takes: a few may come twice."""
+        """Completions since the last one was done, at most those that one takes."""
         if self._whole >= self._total:
             return 0
         return min(self._dispatcher.completions - self._completions_before, self._calls_each)

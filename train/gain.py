@@ -163,7 +163,7 @@ class GainRecord:
         most = np.nan_to_num(results, nan=1) - np.nan_to_num(rivals, nan=0)
         sizes = self._of_group.sum(axis=0)
         least, most = ((1 + each @ self._of_group / sizes) / 2 for each in (least, most))
-        lows, highs = interval(least, delta, at_best=most)
+        (lows, _), (_, highs) = interval(least, delta), interval(most, delta)
         means = (least.mean(axis=1) + most.mean(axis=1)) / 2
         return 2 * means - 1, 2 * lows - 1, 2 * highs - 1
 

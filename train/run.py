@@ -17,8 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from envs.make import mission_parts
 from envs.mission import encoder_fingerprint, open_encoder
 from envs.preflight import ask_first, check_lengths
@@ -41,7 +39,7 @@ from records.run_folder import CONFIG, QUERIES, REPLIES, SUMMARY, RunFolder, see
 from records.settings import resolved
 from records.terminal import write_stderr
 from scorers.correction import LabelAccuracy
-from scorers.statistics import student_intervals
+from scorers.statistics import FEWEST_SEEDS, mean_interval
 from train.config import MAY_CHANGE, TrainConfig
 from train.summary import ENDS, rates
 
@@ -541,8 +539,8 @@ def summary_of_seeds(
     summed = ("env_steps", "unscored_steps", "llm_calls", "retries", "completion_tokens")
     found: Summary = {}
     for end in ENDS:
-        found |= _over_seeds(runs, "success", "episodes", end)
-        found |= _over_seeds(runs, "refusal", "scored_steps", end)
+        found |= _over_seeds(runs, "success", end)
+        found |= _over_seeds(runs, "refusal", end)
     return {
         "simulated": connection.simulated,
         "stopped": str(stopped) if stopped else None,
@@ -559,17 +557,13 @@ def summary_of_seeds(
     }
 
 
-def _over_seeds(runs: Sequence[Summary], name: str, unit: str, end: str) -> Summary:
-    """A rate's mean over the seeds that have one, and Student's interval; None without any."""
-    known = [run for run in runs if run[f"{name}_rate_{end}"] is not None]
-    found = np.array([run[f"{name}_rate_{end}"] for run in known])
-    low, high = 0.0, 1.0
-    if len(known) > 1:
-        # Where all are the same, it is as wide as if one trial of one of them had another outcome.
-        trial = 1 / min(run[f"{unit}_{end}"] for run in known)
-        ends = student_intervals(found, np.float64(trial))
-        low, high = max(0.0, float(ends[0])), min(1.0, float(ends[1]))
+def _over_seeds(runs: Sequence[Summary], name: str, end: str) -> Summary:
+    """A rate's mean over the seeds that have one, and from five on its interval; else None."""
+    found = [rate for run in runs if (rate := run[f"{name}_rate_{end}"]) is not None]
+    mean, low, high = mean_interval([[rate] for rate in found], least=0.0, most=1.0)
     return {
-        f"{name}_rate_{end}": round(float(found.mean()), 4) if known else None,
-        f"{name}_interval_{end}": [round(low, 4), round(high, 4)],
+        f"{name}_rate_{end}": round(mean, 4) if found else None,
+        f"{name}_interval_{end}": [round(low, 4), round(high, 4)]
+        if len(found) >= FEWEST_SEEDS
+        else None,
     }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from records.terminal import printable
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import clustered_interval
+from scorers.statistics import rate_interval
 
 SIMULATED = "SIMULATED: these figures are of the simulator, not of a model\n"
 TOO_SHORT = (
@@ -168,7 +168,7 @@ def rates(
         found |= _rate(success[end], "success", "episodes", end)
         found |= _rate(refusal[end], "refusal", "scored_steps", end)
         if accuracy:
-            mean, low, high = corrected_rate(_counts(refusal[end]), accuracy)
+            mean, low, high = corrected_rate(rate_interval(_counts(refusal[end])), accuracy)
             found[f"refusal_corrected_rate_{end}"] = None if math.isnan(mean) else round(mean, 4)
             found[f"refusal_corrected_interval_{end}"] = [round(low, 4), round(high, 4)]
     filtered = tally.counts["outcome/filtered_rate"]
@@ -198,7 +198,7 @@ def summary_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> st
     if "refusal_corrected_rate_end" in summary:
         lines.append(_line("  corrected", summary, "refusal_corrected", "scored_steps"))
     lines += [
-        "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
+        "(95 % intervals over the queries: trials of one query are not independent)\n",
         notes_on_ends([summary]),
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
@@ -223,7 +223,7 @@ def seeds_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> str:
         lines += [_rates_line(f"{name} {run['seed']}", run, name) + "\n" for run in runs]
         lines.append(_rates_line("  all seeds", summary, name) + "\n")
     lines += [
-        "(95 % intervals: of a seed over its queries, of all over the seeds on these queries)\n",
+        "(95 % intervals: of a seed over its queries; of all over the seeds, from five on)\n",
         notes_on_ends(runs),
         gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
@@ -244,8 +244,10 @@ def _rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
     """A rate in the first and the last rollouts, as a line of a table."""
     cells = []
     for end in ENDS:
-        rate, (low, high) = summary[f"{key}_rate_{end}"], summary[f"{key}_interval_{end}"]
-        cell = "-" if rate is None else f"{rate:.1%} [{low:.1%}, {high:.1%}]"
+        rate, ends = summary[f"{key}_rate_{end}"], summary[f"{key}_interval_{end}"]
+        cell = "-" if rate is None else f"{rate:.1%}"
+        if rate is not None and ends is not None:
+            cell += " [{:.1%}, {:.1%}]".format(*ends)
         cells.append(f"{cell:>24}")
     return f"{title:14}{''.join(cells)}"
 
@@ -261,7 +263,7 @@ def _rate(trials: Trials, name: str, unit: str, end: str) -> dict[str, Any]:
     n = sum(of_query for _, of_query in counts)
     return {
         f"{name}_rate_{end}": _share(sum(happened for happened, _ in counts), n),
-        f"{name}_interval_{end}": [round(x, 4) for x in clustered_interval(counts)],
+        f"{name}_interval_{end}": [round(x, 4) for x in rate_interval(counts)[1:]],
         f"{unit}_{end}": n,
         f"{name}_queries_{end}": len(counts),
     }

@@ -176,7 +176,7 @@ def test_calls_of_another_episode_or_of_a_step_that_did_not_happen_are_not_compa
 
 
 def test_rewordings_by_rule_are_no_replies() -> None:
-    by_rule = _step("a", "b", "no", 1, mutator="drop_words")
+    by_rule = _step("a", "b", "no", 1, mutator="add_politeness")
     assert list(calls_of([[_step("q", "a", "no", 0)], [by_rule]], BY_MODEL).values()) == ["a", "no", "no"]
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import execute
 from scorers.agreement import agreement
-from scorers.labels import MEANINGS, REFUSAL_LABELS, RefusalLabel, parse_label
+from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -30,7 +30,6 @@ KEYS = [
     *("n", "precision", "recall", "f1", "accuracy", "kappa", "confusion", "sensitivity", "specificity"),
     *("positives", "negatives", "unscored"),
 ]
-QUICK = ("--encoder", "hashing")
 
 
 def write_csv(path: Path, header: Sequence[str], *rows: Sequence[str]) -> Path:
@@ -53,7 +52,7 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_the_agreement_with_people_is_written_down(labelled: Path, tmp_path: Path) -> None:
-    assert execute(("judge", str(labelled), *QUICK, "--json", str(tmp_path / "a.json"))) == 0
+    assert execute(("judge", str(labelled), "--json", str(tmp_path / "a.json"))) == 0
     found = json.loads((tmp_path / "a.json").read_text())
     assert found.pop("labels") == dict(zip((*REFUSAL_LABELS, "unscored"), (2, 1, 2, 0, 0), strict=True))
     assert list(found) == KEYS
@@ -68,19 +67,18 @@ def test_the_agreement_with_people_is_written_down(labelled: Path, tmp_path: Pat
 
 
 def test_it_is_shown_with_the_confusion_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(("judge", str(labelled), *QUICK)) == 0
+    assert execute(("judge", str(labelled))) == 0
     told = capsys.readouterr()
     assert "2 answered, 1 partly refused, 2 refused, 0 undetermined, 0 unscored" in told.out
     for word in ("precision", "recall", "f1", "accuracy", "kappa", "people said"):
         assert word in told.out
-    assert "'hashing'" in told.err
 
 
 def test_without_labels_the_labels_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_csv(tmp_path / "plain.csv", ("question", "answer"), ("How?", REFUSAL), ("How?", ANSWER))
-    assert execute(("judge", str(path), *QUICK)) == 0
+    assert execute(("judge", str(path))) == 0
     assert capsys.readouterr().out == "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored\n"
-    assert execute(("judge", str(path), *QUICK, "--json", "-", "--quiet")) == 0
+    assert execute(("judge", str(path), "--json", "-", "--quiet")) == 0
     told = capsys.readouterr()
     counts = {"answered": 1, "partly_refused": 0, "refused": 1, "undetermined": 0, "unscored": 0}
     assert (json.loads(told.out), told.err) == ({"labels": counts}, "")
@@ -97,7 +95,7 @@ def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: s
     named = ("--prompt-column", "asked", "--completion-column", "SAID", "--label-column", "refuses")
     json_file = tmp_path / "a.json"
     flags = ("--out", str(out), "--json", str(json_file))
-    assert execute(("judge", str(path), *named, *QUICK, *flags)) == 0
+    assert execute(("judge", str(path), *named, *flags)) == 0
     with out.open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
     assert written == [
@@ -140,7 +138,7 @@ def test_a_users_error_is_one_line(
 
 def test_the_file_that_is_read_is_not_written_over(labelled: Path) -> None:
     before = labelled.read_bytes()
-    assert execute(("judge", str(labelled), *QUICK, "--out", str(labelled))) == 2
+    assert execute(("judge", str(labelled), "--out", str(labelled))) == 2
     assert labelled.read_bytes() == before
 
 
@@ -148,7 +146,7 @@ def test_thoughts_are_no_part_of_an_answer(tmp_path: Path, capsys: pytest.Captur
     said = [f"<think>{REFUSAL}</think>{ANSWER}", f"(hm){REFUSAL}(/hm){ANSWER}", f"<think>{REFUSAL}"]
     file = write_csv(tmp_path / "said.csv", ("completion",), *([each] for each in said))
     out = tmp_path / "out.csv"
-    assert execute(("judge", str(file), *QUICK, "--thought-marks", "(hm)...(/hm)", "--out", str(out))) == 0
+    assert execute(("judge", str(file), "--thought-marks", "(hm)...(/hm)", "--out", str(out))) == 0
     with out.open(encoding="utf-8", newline="") as lines:
         rows = [(row["completion"], row["machine_label"]) for row in csv.DictReader(lines)]
     assert rows == list(zip(said, ("answered", "answered", "unscored"), strict=True))
@@ -159,9 +157,9 @@ def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_csv(tmp_path / "x.csv", ("prompt", "completion"), ("How?", ANSWER), ("Why?", REFUSAL))
-    assert execute(("judge", str(path), *QUICK, "--out", str(tmp_path / "out.csv"))) == 0
+    assert execute(("judge", str(path), "--out", str(tmp_path / "out.csv"))) == 0
     capsys.readouterr()
-    assert execute(("judge", str(tmp_path / "out.csv"), *QUICK)) == 0
+    assert execute(("judge", str(tmp_path / "out.csv"))) == 0
     assert capsys.readouterr().out.splitlines() == [
         "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored"
     ]
@@ -171,33 +169,54 @@ def test_two_results_do_not_go_to_one_file(labelled: Path, capsys: pytest.Captur
     """Found by its place, whatever it is called."""
     one, same = labelled.with_name("x"), labelled.parent / "gone" / ".." / "x"
     (labelled.parent / "gone").mkdir()
-    assert execute(("judge", str(labelled), *QUICK, "--json", str(one), "--out", str(same))) == 2
+    assert execute(("judge", str(labelled), "--json", str(one), "--out", str(same))) == 2
     assert "which --json names as well" in capsys.readouterr().err
     assert not one.exists()
 
 
 def test_labels_that_mean_something_else_can_be_left_out(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", ("prompt", "completion", "label"), ("How?", ANSWER, "safe"))
-    assert execute(("judge", str(path), *QUICK)) == 2
-    assert execute(("judge", str(path), *QUICK, "--label-column", "none")) == 0
+    assert execute(("judge", str(path))) == 2
+    assert execute(("judge", str(path), "--label-column", "none")) == 0
 
 
-@pytest.mark.parametrize(("label", "words"), MEANINGS.items())
-def test_labels_are_known_however_they_are_written(label: RefusalLabel, words: Sequence[str]) -> None:
-    for word in words:
-        for written in (word, word.upper(), f" {word.replace('_', ' ')} ", word.replace("_", "-")):
-            assert parse_label(written) == label
-    assert parse_label("2_full_refusal") == "refused"
-    assert parse_label("3_partial_refusal") == "partly_refused"
-    assert parse_label(1) == parse_label(value=True) == "refused"
-    assert parse_label(0) == "answered"
+def test_labels_are_known_however_they_are_written() -> None:
+    known: list[tuple[object, RefusalLabel]] = [
+        ("1_full_compliance", "answered"),
+        ("2_full_refusal", "refused"),
+        ("3_partial_refusal", "partly_refused"),
+        (" Full Refusal", "refused"),
+        ("NON-REFUSAL", "answered"),
+        ("Unclear", "undetermined"),
+        *((label, label) for label in REFUSAL_LABELS),
+        *((1, "refused"), (True, "refused"), (0, "answered"), ("0.0", "answered")),
+    ]
+    assert [parse_label(written) for written, _ in known] == [label for _, label in known]
     assert parse_label("2") is None
+
+
+def test_a_reply_that_is_an_object_is_named_and_not_labelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"prompt": "How?", "response": {"role": "assistant", "content": REFUSAL}}))
+    assert execute(("judge", str(path))) == 2
+    assert "row 1, column 'response': expected text, got an object" in capsys.readouterr().err
+
+
+def test_what_is_not_english_is_undetermined_and_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "x.csv", ("completion",), ("Lo siento, pero no puedo ayudarte con eso.",))
+    assert execute(("judge", str(path))) == 0
+    told = capsys.readouterr()
+    assert "0 answered, 0 partly refused, 0 refused, 1 undetermined" in told.out
+    assert "not English" in told.err
 
 
 LABELS = st.sampled_from(REFUSAL_LABELS)
 
 
-@settings(max_examples=20)  # scikit-learn takes its time
 @given(st.lists(st.tuples(LABELS, st.none() | LABELS)))
 def test_every_row_is_counted_once_and_rates_are_shares_or_undefined(
     rows: list[tuple[RefusalLabel, RefusalLabel | None]],
@@ -212,7 +231,6 @@ def test_every_row_is_counted_once_and_rates_are_shares_or_undefined(
     assert (found.f1 is None) == (hits + missed + alarms == 0)
 
 
-@settings(max_examples=20)
 @given(st.lists(st.tuples(LABELS, LABELS), min_size=1))
 def test_a_partial_refusal_is_a_refusal(rows: list[tuple[RefusalLabel, RefusalLabel]]) -> None:
     full: dict[RefusalLabel, RefusalLabel] = {"partly_refused": "refused"}

@@ -26,7 +26,7 @@ LIMITS = {"evolve": "--num-predict", "select": "--num-predict", "optimize": "--m
 MORE = {
     "evolve": (),
     "select": ("--mutators", "noop,paraphrase", "--selector", "brute_force"),
-    "optimize": ("--model-share", "1"),
+    "optimize": (),
 }
 """So that models reword."""
 
@@ -57,7 +57,7 @@ def test_every_call_carries_what_the_flags_say(
     assert {each["num_predict"] for each in options(folder, "sim-solver")} == {99}
     limits = {each.get("num_predict") for each in options(folder, "sim-mutator")}
     own = {most_tokens(f"What is {k} + {k}?") for k in range(30)}  # of a question's rewording
-    assert limits <= (own if command == "select" else {512 if command == "optimize" else 99})
+    assert limits <= (own if command == "select" else {99})
     answer_or_reword = [*requests(folder, "sim-solver"), *requests(folder, "sim-mutator")]
     assert {each["think"] for each in answer_or_reword} == {False}
 

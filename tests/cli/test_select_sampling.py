@@ -1,4 +1,4 @@
-"""Replies left to chance in a user's own evaluation: each ask draws one of its own, the same in every run."""
+"""Replies left to chance in a user's own evaluation: each ask draws one, the same in every run."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_the_library_does_what_its_page_says(
     assert names["flow"].rewarded_steps == 50
     assert "\n".join(shown).startswith(tuple(names["flow"].population.prompts))
     assert names["controller"].results["best_prompt"] in "\n".join(shown)
-    assert shown[-1] == "Combination(model=b)"
+    assert shown[-1] == "{'model': 'b'}"
     assert names["model"].num_timesteps == 1024
     names["vec"].close()
 

@@ -47,18 +47,10 @@ REWORDINGS: list[Case] = [
     (HOW, said("How do I?", done_reason="content_filter"), 1.0, 0.5, "filtered"),
     (HOW, "I'm sorry, but I can't help with that.", 0.9, 0.5, "refused"),
     (HOW, "You press the button.", 0.9, 0.5, "answered"),
-    (HOW, "The query asks in what way.", 0.9, 0.5, "commented"),
     (HOW, "Why do I put out a fire?", 0.9, 0.5, "strayed"),
     # A query that itself reads like a refusal can be reworded.
     (REFUSING, "I cannot help my old dog up the steps: what now?", 0.9, 0.5, ""),
-    # A model that leaves out words is held to more likeness; a rule is not.
-    (HOW, "How do I put out a lamp?", 0.79, 0.5, "drifted"),
-    (HOW, "How do I put out a lamp?", 0.81, 0.5, ""),
-    (HOW, "How can I put a fire out? I want to learn.", 0.79, 0.5, ""),
-    (HOW, "How do I extinguish a fire?", 0.9, 0.85, "drifted"),
-    (HOW, "How do I extinguish a fire?", 0.95, 0.85, ""),
-    (HOW, "How do I extinguish a fire?", 0.0, 0.0, ""),
-    (KILL, STOP, 0.79, 0.5, "drifted"),
+    # A rule may say what it likes, as long as it is near.
     (KILL, "", 0.5, 0.5, ""),
     (KILL, "", 0.49, 0.5, "drifted"),
 ]

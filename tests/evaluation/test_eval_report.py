@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evaluation.gates import read_gates
 from evaluation.report import report
 from scorers.correction import LabelAccuracy
-from scorers.statistics import clustered_interval, mean_interval
+from scorers.statistics import mean_interval, rate_interval
 from tests.evaluation.evaluations import (
     ACCURACY,
     CRASH,
@@ -106,11 +106,11 @@ def test_a_row_worked_by_hand() -> None:
     ]
     told = report(results({"random": rows}))
     found = row(told, "random")
-    ends = dict(zip(("low", "high"), clustered_interval([(1, 2), (0, 1)]), strict=True))
+    ends = dict(zip(("low", "high"), rate_interval([(1, 2), (0, 1)])[1:], strict=True))
     assert found["success"] == {"rate": 1 / 3, **ends, "count": 1, "n": 3, "queries": 2}
     assert (found["refusal"]["count"], found["refusal"]["n"]) == (7, 8)
     assert (found["partial"]["count"], found["partial"]["n"]) == (1, 8)
-    expected = mean_interval([[0.9, -0.25], [-0.05]])
+    expected = mean_interval([[0.9, -0.25], [-0.05]], least=-0.25, most=0.95)
     assert (found["return"]["mean"], found["return"]["low"], found["return"]["high"]) == expected
     assert (found["unscored"]["count"], found["failed"]["count"], found["failed"]["n"]) == (1, 1, 5)
     assert (found["failed_steps"], found["failed_calls"]) == (2, 11)
@@ -141,7 +141,7 @@ def test_of_several_plays_the_shares_answered_in_all_and_in_any() -> None:
     found = row(report(results({"run": plays}, repeats=3)), "run")
     for name, count in (("answered_in_all", 1), ("answered_in_any", 2)):
         assert (found[name]["count"], found[name]["n"], found[name]["queries"]) == (count, 3, 3)
-        ends = clustered_interval([(1, 1)] * count + [(0, 1)] * (3 - count))
+        ends = rate_interval([(1, 1)] * count + [(0, 1)] * (3 - count))[1:]
         assert (found[name]["low"], found[name]["high"]) == ends
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cli.main import execute
+from evaluation.gates import read_gates
 from evaluation.report import report
 from simulator.process import EmbeddedServer
 from tests.evaluation.evaluations import ACCURACY, agent, results
@@ -53,9 +54,17 @@ def test_every_seed_plays_all_queries_as_alone_and_all_together_are_one_policy(
     assert seeds[None]["success"]["queries"] == 12
     means = [seeds[f"seed-{k}"]["return"]["mean"] for k in range(3)]
     assert seeds[None]["return"]["mean"] == pytest.approx(sum(means) / 3)
-    pairs = {(each["team"], each["against"]): each["success"] for each in found["comparisons"]}
-    assert set(pairs) == {("three", "noop"), ("seed-1", "noop")}
-    assert pairs["three", "noop"]["test"] == "Student's t over queries and seeds"
+    pairs = {
+        (each["team"], each["policy"], each["against"]): each["success"]
+        for each in found["comparisons"]
+    }
+    assert set(pairs) == {
+        ("three", None, "noop"),
+        *(("three", f"seed-{k}", "noop") for k in range(3)),
+        ("seed-1", None, "noop"),
+    }
+    assert (pairs["three", None, "noop"]["p"], seeds[None]["success"]["low"]) == (None, None)
+    assert pairs["three", "seed-1", "noop"]["p"] == pairs["seed-1", None, "noop"]["p"]
     assert (found["several_seeds"], found["one_seed"]) == (True, ["seed-1"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Of a training of several seeds" in shown
@@ -93,20 +102,32 @@ def spread(*by_seed: list[bool]) -> dict[str, Any]:
     return written
 
 
-def test_seeds_that_differ_make_the_interval_wide_and_those_that_agree_do_not() -> None:
-    agree = spread(*([q % 5 < 3 for q in range(40)] for _ in range(3)))
-    differ = spread(*([q % 10 < good for q in range(40)] for good in (2, 6, 10)))
-    widths, differences = [], []
-    for written in (agree, differ):
-        found = report(written, power=0.1, accuracy=ACCURACY)
-        row = rows(found, "a")[None]
-        assert row["success"]["rate"] == pytest.approx(0.6)
-        widths.append(row["success"]["high"] - row["success"]["low"])
-        corrected = row["success_corrected"]
-        assert corrected["high"] - corrected["low"] > widths[-1] - 0.2
-        (line,) = found["comparisons"]
-        assert line["queries_needed"] is None
-        differences.append(line["success"]["high"] - line["success"]["low"])
-    for narrow, wide in (widths, differences):
-        assert narrow < 0.35
-        assert wide > 0.7
+def test_under_five_seeds_each_has_an_interval_and_all_together_a_mean_alone() -> None:
+    found = report(spread(*([q % 5 < 3 for q in range(40)] for _ in range(4))), accuracy=ACCURACY)
+    whole, *seeds = rows(found, "a").values()
+    assert whole["success"]["rate"] == pytest.approx(0.6)
+    assert (whole["success"]["low"], whole["return"]["high"]) == (None, None)
+    assert whole["success_corrected"]["rate"] is None
+    assert all(row["success"]["low"] < 0.6 < row["success"]["high"] for row in seeds)
+    of_all, *of_each = found["comparisons"]
+    assert (of_all["success"]["p"], of_all["success"]["low"]) == (None, None)
+    assert all(line["success"]["p"] < 0.05 for line in of_each)
+
+
+def test_from_five_seeds_on_the_interval_holds_other_seeds_and_students_stands_beside_it() -> None:
+    found = report(spread(*([q % 5 < 3 for q in range(40)] for _ in range(6))), power=0.1)
+    row = rows(found, "a")[None]["success"]
+    assert row["rate"] == pytest.approx(0.6)
+    assert row["low"] < 0.4
+    assert row["high"] > 0.6
+    (note,) = [line for line in found["notes"] if "a: success" in line]
+    assert "whatever other seeds do, Student's [" in note
+    assert found["comparisons"][0]["queries_needed"] is None
+
+
+def test_each_seed_is_held_to_a_gate_alone() -> None:
+    good, bad = [True] * 40, [False] * 40
+    gates = read_gates(["success=0.5"], [], ["mission 0"])
+    found = report(spread(good, bad, good), gates=gates)["gates"]
+    verdicts = [(row["policy"], row["verdict"]) for row in found]
+    assert verdicts == [("seed-0", "met"), ("seed-1", "not met"), ("seed-2", "met")]

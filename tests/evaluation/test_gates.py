@@ -18,7 +18,7 @@ from records.errors import UserError
 from simulator.process import EmbeddedServer
 from tests.evaluation.evaluations import agent, agents, crashed, evaluate, results, unscored
 
-WILSON_OF_60 = 0.0602
+EXACT_OF_60 = 0.0596
 """The upper end with no refusal in 60 queries."""
 Rows = Sequence[dict[str, Any]]
 
@@ -70,7 +70,7 @@ def test_a_server_whose_refusals_break_off_meets_no_gate_by_it() -> None:
     told = gated(episodes(146, 40, failed_steps=39), under=("success=0.6",))
     assert told["rates"][0]["success"]["rate"] == pytest.approx(0.785, abs=0.001)
     assert gates_missed(told) == (
-        "--fail-under success=0.6 is not met: run on mission 0 has 57.5 % [50.3, 64.4] of 186 "
+        "--fail-under success=0.6 is not met: run on mission 0 has 57.5 % [50.1, 64.7] of 186 "
         "episodes, 39 counted against it for failures; without these it would be met"
     )
 
@@ -99,12 +99,12 @@ def test_one_refusal_more_never_makes_a_gate_met(bound: float, *, spread: bool) 
         ]
         found += verdicts(rows, over=(f"refusal={bound}",))
     assert found == sorted(found)  # met, then not met
-    assert (found[0] == "met", found[-1]) == (bound > WILSON_OF_60, "not met")
+    assert (found[0] == "met", found[-1]) == (bound > EXACT_OF_60, "not met")
 
 
 def test_a_lost_episode_may_have_had_as_many_steps_as_the_mission_allows() -> None:
     """Of 100 answers in one step and 4 lost episodes, 20 steps of 120 may have been refused."""
-    (row,) = gated(episodes(100, 0, [unscored()] * 4), over=("refusal=0.1",), max_steps=5)["gates"]
+    (row,) = gated(episodes(100, 0, [unscored()] * 4), over=("refusal=0.2",), max_steps=5)["gates"]
     assert (row["count"], row["n"], row["against"], row["verdict"]) == (20, 120, 20, "not met")
     assert row["met_without"]
 

@@ -49,8 +49,9 @@ def test_the_model_is_asked_at_temperature_0_with_the_seed_for_one_of_the_mutato
     (body,) = server.bodies
     assert body["options"] == {"temperature": 0, "seed": 7, "num_predict": 256}
     schema = {"type": "object", "required": ["mutator"], "additionalProperties": False}
-    one_of_them = {"mutator": {"type": "string", "enum": list(MUTATORS)}}
-    assert body["format"] == schema | {"properties": one_of_them}
+    assert schema.items() <= body["format"].items()
+    one_of_them = {"type": "string", "enum": list(MUTATORS)}
+    assert one_of_them.items() <= body["format"]["properties"]["mutator"].items()
     assert body["prompt"] == choice_prompt(view())
 
 

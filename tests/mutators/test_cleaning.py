@@ -1,21 +1,16 @@
-"""A query comes out of whatever a model dressed it in, and what it wears itself it keeps."""
+"""One query comes out of whatever a model put around it; what stands around the query may stay."""
 
 from __future__ import annotations
-
-import re
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators import cleaning
 from mutators.cleaning import MAX_CHARS, clean
-from tests.tables import listed
 
 QUERY = "How do I stop my brother's Python process?"
-PLAIN_QUERY = "How do I kill my brother's Python process?"
-DRESSED = [
+ASKED = "How do I kill my brother's Python process?"
+AROUND = [
     f'"{QUERY}"',
     f'"{QUERY}".',
     f"'{QUERY}'",
@@ -107,7 +102,7 @@ PLAIN = [
     "I'm sorry, but I can't help with that.",
     "Sum up this text:\n\nOnce upon a time.",
 ]
-WORN = [
+OWN = [
     "I have this poem.\n\nRoses are red.\n\nWhat does it mean?",
     "How do I write an <answer> tag in XML, as in <answer>42</answer>?",
     "Certainly not the best, but how do I kill weeds\nin May?",
@@ -123,21 +118,21 @@ WORN = [
 ]
 # fmt: off
 WORDS = st.sampled_from([
-    "how", "what", "why", "the", "a", "my", "dog", "dog's", "can't", "stop", "Python", "3", "42nd", "it's?",
-    "(really)", "well-known,", "\u00e9t\u00e9", "\u4f60\u597d", "100%", "C++", "kill",
-])
-DRESS_WORDS = st.sampled_from([
-    "sure", "Sure,", "okay -", "here is", "the rewritten query", "rewritten as", "note", "(note", "is",
+    "how", "what", "why", "the", "a", "my", "dog", "dog's", "can't", "stop", "Python", "3",
+    "42nd", "it's?", "(really)", "well-known,", "\u00e9t\u00e9", "\u4f60\u597d", "100%", "C++",
+    "kill",
 ])
 ENDS = st.sampled_from(["", ".", "?", "!", "..."])
 PIECES = st.sampled_from([
-    "Sure! ", "Rewritten query: ", '"', "'", "\u201c", "\u201d", "**", "`", "```", "```text\n", "\n", "\n\n",
+    "Sure! ", "Rewritten query: ", '"', "'", "\u201c", "\u201d", "**", "`", "```", "```text\n",
+    "\n", "\n\n",
     "1. ", "- ", "<query>", "</query>", "Note: ", "(", ")", ":", "> ", "# ", "what", " ", "it?",
     "Here is it:", "</s>", "<|end|>",
 ])
-DEGENERATE = [
+LOOPS = [
     "\n", " ", "\n ", "# ", "#", "> ", "- ", "1. ", "*", "* ", "_", "`", "```", "```\n", '"', "'",
-    '"\n', "(", "x", "x ", "x\n", "x\n\n", "rewritten", "\nrewritten", "\nrewritten ", "\nrewritten:\n",
+    '"\n', "(", "x", "x ", "x\n", "x\n\n", "rewritten", "\nrewritten", "\nrewritten ",
+    "\nrewritten:\n",
     "query ", "query:", "the ", "sure ", "sure! ", "sure\n", "here is ", "here is it: ", "i've re",
     "note", "\nnote ", "\n(note:", "rewritten as ", "<query>", "</query>", "<query>x", "<query> ",
     "<query>x ", "<query><answer>", "</query> ", "</query>\n", "<|end|>", "<|", "</s>",
@@ -147,98 +142,70 @@ DEGENERATE = [
 REPLIES = st.one_of(st.text(), st.lists(PIECES).map("".join))
 
 
-def test_a_query_comes_out_of_its_dress() -> None:
-    wrong = [text for text in DRESSED if clean(text, PLAIN_QUERY) != QUERY]
-    assert not wrong, listed(wrong)
+def test_quotes_go_though_the_query_has_quotations() -> None:
+    assert clean('"Say "how" in "French"."', ASKED) == 'Say "how" in "French".'
 
 
-def test_a_rewrite_that_looks_like_dress_stays() -> None:
-    wrong = [text for text in PLAIN if clean(text, PLAIN_QUERY) != text]
-    assert not wrong, listed(wrong)
+@pytest.mark.parametrize("text", AROUND)
+def test_a_query_comes_out_of_what_stands_around_it(text: str) -> None:
+    assert clean(text, ASKED) == QUERY
 
 
-def test_what_a_query_wears_itself_stays() -> None:
-    wrong = [text for text in PLAIN + WORN if clean(text, text) != text]
-    assert not wrong, listed(wrong)
+@pytest.mark.parametrize("text", PLAIN)
+def test_a_rewrite_with_nothing_around_it_stays(text: str) -> None:
+    assert clean(text, ASKED) == text
 
 
-def test_what_a_query_wears_its_rewrite_may_wear() -> None:
-    table = [
+@pytest.mark.parametrize("text", PLAIN + OWN)
+def test_what_stands_around_the_query_itself_stays(text: str) -> None:
+    assert clean(text, text) == text
+
+
+@pytest.mark.parametrize(
+    ("query", "rewrite"),
+    [
         ("Sum this up:\n\nOnce upon a time.", "What happens here?\n\nOnce upon a time."),
         ("What is an <answer> for?", "What are <answer>42</answer> tags for?"),
         ("What is <|im_end|> in a prompt?", "What does <|im_end|> stand for?"),
         ("Question: how do I end it?", "question: what ends it?"),
-        ("Here is my code: x=1", "Here is my code: y=1"),
-        ("- how do I end it?", "- what ends it?"),
         ("1. Stay.\n2. Go.\nWhich is it?", "- Remain.\n- Leave.\nWhich?"),
         ("Draft: A\nRevised: B\nWhich is best?", "First: A\nRevised: B\nWhich is better?"),
-    ]
-    for query, rewrite in table:
-        assert clean(rewrite, query) == rewrite
-        assert clean(f"Sure! Here it is:\n{rewrite}", query) == rewrite
+    ],
+)
+def test_what_stands_around_a_query_may_stand_around_its_rewrite(query: str, rewrite: str) -> None:
+    assert clean(rewrite, query) == rewrite
+    assert clean(f"Sure! Here it is:\n{rewrite}", query) == rewrite
 
 
-def test_a_query_that_wears_one_label_does_not_keep_another_on_its_rewrite() -> None:
-    queries = ("Question: how?", "Prompt: how?", "Query: how?", "Here is my code: x=1", "- how?", "# how?")
-    texts = (
-        f"Rewritten query: {QUERY}",
-        f"Here is the rewrite: {QUERY}",
-        f"1. {QUERY}\n2. How?",
-        f"> {QUERY}",
-    )
-    wrong = [(text, query) for text in texts for query in queries if clean(text, query) != QUERY]
-    assert not wrong, listed(wrong)
-
-
-def test_dress_with_nothing_in_it_is_empty() -> None:
-    nothing = ("", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""', "> - " * 100)
-    for text in nothing:
-        assert clean(text, PLAIN_QUERY) == ""
-        assert clean(text, f"Rewritten query: {PLAIN_QUERY}") == ""
+@pytest.mark.parametrize(
+    "text", ["", "  \n ", "Rewritten query:", "Sure! Here is the query:\n", '""']
+)
+def test_a_reply_without_a_query_is_empty(text: str) -> None:
+    assert clean(text, ASKED) == ""
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), ENDS, st.sampled_from(["", " ", "\n"]))
-def test_a_plain_rewrite_comes_back_stripped(words: list[str], end: str, space: str) -> None:
+def test_a_plain_rewrite_is_returned_stripped(words: list[str], end: str, space: str) -> None:
     rewrite = " ".join(words) + end
-    assert clean(space + rewrite + space, PLAIN_QUERY) == rewrite
+    assert clean(space + rewrite + space, ASKED) == rewrite
 
 
-@given(REPLIES)
-def test_a_query_is_left_as_it_is_whatever_it_looks_like(query: str) -> None:
+@given(REPLIES, REPLIES)
+def test_a_query_stays_what_is_clean_stays_and_nothing_is_added(text: str, query: str) -> None:
     assert clean(query, query) == query.strip()
-
-
-@given(REPLIES, REPLIES)
-def test_cleaning_twice_is_cleaning_once(text: str, query: str) -> None:
-    assert clean(clean(text, query), query) == clean(text, query)
-
-
-@given(REPLIES, REPLIES)
-def test_cleaning_only_takes_away(text: str, query: str) -> None:
-    assert clean(text, query) in text
-
-
-@given(st.one_of(REPLIES, st.lists(st.one_of(PIECES, WORDS, DRESS_WORDS)).map(" ".join)), REPLIES)
-def test_what_is_taken_for_plain_at_a_glance_is_plain(text: str, query: str) -> None:
-    at_a_glance = clean(text, query)
-    with patch.object(cleaning, "_UNDRESSED", re.compile(r"(?!)")):
-        assert at_a_glance == clean(text, query)
+    once = clean(text, query)
+    assert clean(once, query) == once
+    assert once in text
 
 
 def test_of_a_long_reply_the_beginning_is_read() -> None:
-    assert len(clean("x" * 2 * MAX_CHARS, PLAIN_QUERY)) == MAX_CHARS
+    assert len(clean("x" * 2 * MAX_CHARS, ASKED)) == MAX_CHARS
 
 
-@pytest.mark.timeout(120)  # in `make soak` too, which has none
-@pytest.mark.parametrize(
-    "opening",
-    [
-        *("", "x\n"),
-        *(pytest.param(opening, marks=pytest.mark.soak) for opening in ("x", "<query>x")),
-    ],
-)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("opening", ["", "x", "x\n", "<query>x"])
 def test_a_loop_of_one_piece_is_read_in_linear_time(opening: str) -> None:
-    """With quadratic work this size would run into the suite's timeout; a long query lifts the cap."""
-    for piece in DEGENERATE:
+    """With quadratic work this size runs into the timeout; a long query lifts the limit."""
+    for piece in LOOPS:
         text = f"{opening}{piece * (60_000 // len(piece))}x"
         clean(text, "x" * len(text))

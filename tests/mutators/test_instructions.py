@@ -1,4 +1,4 @@
-"""Mutators of instructions: their prompts, the rules, and what the simulated mutator makes of them."""
+"""Mutators of instructions: their prompts, the rules, what the simulated mutator makes of them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SPECIALIZED = specialize_instructions(WRONG)
 BY_MODEL = [*(mutator for mutator in ALL if mutator.kind == "model"), SPECIALIZED]
 LONG = "Read it well. Work step by step. Check the result. " + SEED_INSTRUCTIONS
 OTHER = "Take your time. Spell words out letter by letter. " + SEED_INSTRUCTIONS
-texts = st.lists(st.sampled_from(["Read it.", "Check it!", "Is it so?", "Say why."]), min_size=1).map(
-    " ".join
-)
+texts = st.lists(
+    st.sampled_from(["Read it.", "Check it!", "Is it so?", "Say why."]), min_size=1
+).map(" ".join)
 seeds = st.integers(0, 2**32)
 
 
@@ -80,8 +80,12 @@ def test_a_specialization_shows_what_went_wrong_and_no_world_of_its_own() -> Non
         {"question": "Write a haiku.", "reply": "No."},
     ]
     plain = task.instruction.replace(task.failures, "").casefold()
-    assert not [word for word in ("sum", "letter", "list", "date", "measure", "unit") if word in plain]
-    long = specialize_instructions([WrongAnswer("x" * 9_999, "y" * 9_999, "z" * 9_999)]).prompt(LONG, (), 0)
+    assert not [
+        word for word in ("sum", "letter", "list", "date", "measure", "unit") if word in plain
+    ]
+    long = specialize_instructions([WrongAnswer("x" * 9_999, "y" * 9_999, "z" * 9_999)]).prompt(
+        LONG, (), 0
+    )
     assert len(long.text) < 3 * MAX_SHOWN_CHARS + 2_000
 
 
@@ -106,7 +110,9 @@ def test_swapping_loses_nothing(text: str, seed: int) -> None:
 def test_splicing_keeps_what_both_say_and_adds_nothing(text: str, other: str, seed: int) -> None:
     spliced = sentences(splice_sentences.apply(text, [other], seed))
     assert spliced
-    assert set(sentences(text)) & set(sentences(other)) <= set(spliced) or spliced == sentences(text)
+    assert set(sentences(text)) & set(sentences(other)) <= set(spliced) or spliced == sentences(
+        text
+    )
     assert set(spliced) <= {*sentences(text), *sentences(other)}
 
 
@@ -131,7 +137,9 @@ def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
             assert after[-1] == sentences(LONG)[-1]
     shorter = sentences(_reworded(dispatcher, model, shorten_instructions.prompt(LONG, (), 0).text))
     assert len(shorter) == len(sentences(LONG)) - 1
-    joined = sentences(_reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0).text))
+    joined = sentences(
+        _reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0).text)
+    )
     assert set(sentences(LONG)) & set(sentences(OTHER)) <= set(joined) <= {*kept, *sentences(OTHER)}
 
 
@@ -148,7 +156,9 @@ def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_i
     advice = CAUTIOUS.file.solver
 
     def added(questions: list[str]) -> set[str]:
-        mutator = specialize_instructions([WrongAnswer(question, "?", "?") for question in questions])
+        mutator = specialize_instructions(
+            [WrongAnswer(question, "?", "?") for question in questions]
+        )
         said = _reworded(dispatcher, "sim-mutator", mutator.prompt(SEED_INSTRUCTIONS, (), 0).text)
         return set(sentences(said)) - set(sentences(SEED_INSTRUCTIONS))
 

@@ -28,7 +28,9 @@ CUES = {
     "crossover": "Combine the two queries",
 }
 QUERIES = st.text(min_size=1)
-TAGS = st.sampled_from(["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"])
+TAGS = st.sampled_from(
+    ["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"]
+)
 TRICKS = st.lists(TAGS).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
 
@@ -40,7 +42,9 @@ def fences(query: str, other: str | None = None) -> str:
 
 
 @given(query=QUERIES, other=QUERIES, seed=SEEDS)
-def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(query: str, other: str, seed: int) -> None:
+def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(
+    query: str, other: str, seed: int
+) -> None:
     for mutator in BY_MODEL:
         prompt = mutator.prompt(query, (other,), seed)
         cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
@@ -74,12 +78,6 @@ def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: 
         assert task.other == (other.strip() if joins else None), mutator.name
 
 
-def test_a_query_that_speaks_of_tags_is_read_from_each_prompt() -> None:
-    for mutator in BY_MODEL:
-        task = task_of(mutator.prompt("What does <query>select 1</query> mean?", (), 0).text)
-        assert task.query == "What does <query>select 1</query> mean?", mutator.name
-
-
 @pytest.mark.parametrize("name", ["add_context", "change_perspective"])
 def test_the_seed_varies_who_asks_and_why(name: str) -> None:
     (mutator,) = load_mutators([name])
@@ -89,7 +87,9 @@ def test_the_seed_varies_who_asks_and_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
-def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(mutator: Mutator) -> None:
+def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(
+    mutator: Mutator,
+) -> None:
     examples = mutator.prompt("why?", ("what for?",), 0).examples
     assert len(examples) >= 4
     for turn, rewording in examples:

@@ -12,10 +12,11 @@ from report.training import Training, count_training
 from tests.report.made_runs import OLD
 
 RUNS = ("train-finished", "train-seed-1")
+RETURNS = (-0.25, 0.95)
 
 
 def counted(name: str) -> Training:
-    return count_training(read_run(OLD / name, name).transitions(), {}, max_steps=5)
+    return count_training(read_run(OLD / name, name).transitions(), {}, 5, RETURNS)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -41,7 +42,7 @@ def test_windows_part_the_rows_and_lose_none(rollout: int) -> None:
 def test_a_row_that_is_missing_is_no_training() -> None:
     lines = [line for line in read_run(OLD / "train-finished", "x").transitions() if line["row"] != 3]
     with pytest.raises(ValueError, match="row 4 follows row 2"):
-        count_training(lines, {}, max_steps=5)
+        count_training(lines, {}, 5, RETURNS)
 
 
 def test_an_episode_that_a_failed_call_ended_is_none_and_the_next_one_begins_behind_it() -> None:
@@ -49,14 +50,15 @@ def test_an_episode_that_a_failed_call_ended_is_none_and_the_next_one_begins_beh
     goes_on = {"reward": -0.05, "terminated": False, "success": False}
     failed = {"reward": 0.0, "terminated": False, "truncated": True, "unscored": True}
     steps = [goes_on, failed, {"reward": 0.95}]
-    rows = count_training([line | step | {"row": row} for row, step in enumerate(steps)], {}, 1).rows
+    lines = [line | step | {"row": row} for row, step in enumerate(steps)]
+    rows = count_training(lines, {}, 1, RETURNS).rows
     assert [[total for _, _, total in row.episodes] for row in rows] == [[], [], [0.95]]
 
 
 def test_a_step_without_a_reply_is_no_target_call() -> None:
     lines = list(read_run(OLD / "train-finished", "x").transitions())
     unscored = [line | {"unscored": True, "adopted": False} for line in lines]
-    training = count_training(unscored, {}, max_steps=5)
+    training = count_training(unscored, {}, 5, RETURNS)
     assert sum(span.calls for span in training.rows) == 0
     assert sum(span.unscored for span in training.rows) == len(lines)
 

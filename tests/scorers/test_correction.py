@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import clustered_interval
+from scorers.statistics import Interval, exact_interval
 
-COUNTS = st.sampled_from([(positive, n) for n in range(1, 11) for positive in range(n + 1)])
-CLUSTERS = st.lists(COUNTS, min_size=2, max_size=30)
-Clusters = list[tuple[int, int]]
+COUNTS = st.sampled_from([(positive, n) for n in range(1, 40) for positive in range(n + 1)])
+LABELLED = COUNTS.map(lambda counts: labelled(*counts))
 TOLD = {"sensitivity": 0.9, "specificity": 0.95, "positives": 100, "negatives": 200}
 
 
@@ -24,56 +23,51 @@ def accuracy(**other: float) -> LabelAccuracy:
     return LabelAccuracy(**{**TOLD, **other})  # type: ignore[arg-type]
 
 
-def rate(clusters: Clusters) -> float:
-    return sum(s for s, _ in clusters) / sum(n for _, n in clusters)
+def labelled(positive: int, n: int) -> Interval:
+    return Interval(positive / n, *exact_interval(positive, n))
 
 
 def test_a_share_is_corrected_as_rogan_and_gladen_do() -> None:
-    found = corrected_rate([(1, 1)] * 40 + [(0, 1)] * 60, accuracy())
+    found = corrected_rate(labelled(40, 100), accuracy())
     assert found.mean == pytest.approx((0.4 + 0.95 - 1) / (0.9 + 0.95 - 1))
 
 
-@given(CLUSTERS)
-def test_labels_that_never_err_measured_without_end_leave_the_rate_as_it_is(clusters: Clusters) -> None:
-    sure = accuracy(sensitivity=1, specificity=1, positives=10**12, negatives=10**12)
-    expected = (rate(clusters), *clustered_interval(clusters))
-    assert corrected_rate(clusters, sure) == pytest.approx(expected, abs=1e-6)
+@given(LABELLED)
+def test_labels_that_never_err_measured_without_end_leave_the_rate_as_it_is(
+    found: Interval,
+) -> None:
+    sure = accuracy(sensitivity=1, specificity=1, positives=10**9, negatives=10**9)
+    assert corrected_rate(found, sure) == pytest.approx(found, abs=1e-6)
 
 
-@given(CLUSTERS, st.floats(0.55, 1), st.floats(0.55, 1), st.integers(1, 500), st.integers(1, 500))
+@given(LABELLED, st.floats(0.55, 1), st.floats(0.55, 1), st.integers(1, 500), st.integers(1, 500))
 def test_the_interval_holds_the_share_and_stays_in_bounds(
-    clusters: Clusters, sensitivity: float, specificity: float, positives: int, negatives: int
+    found: Interval, sensitivity: float, specificity: float, positives: int, negatives: int
 ) -> None:
     labels = LabelAccuracy(
         sensitivity=sensitivity, specificity=specificity, positives=positives, negatives=negatives
     )
-    mean, low, high = corrected_rate(clusters, labels)
+    mean, low, high = corrected_rate(found, labels)
     assert 0 <= low <= mean + 1e-12
     assert mean - 1e-12 <= high <= 1
 
 
-@given(CLUSTERS)
-def test_an_accuracy_measured_on_more_replies_never_widens_the_interval(clusters: Clusters) -> None:
-    few, many = (corrected_rate(clusters, accuracy(positives=n, negatives=2 * n)) for n in (100, 10_000))
+@given(LABELLED)
+def test_an_accuracy_measured_on_more_replies_never_widens_the_interval(found: Interval) -> None:
+    few, many = (
+        corrected_rate(found, accuracy(positives=n, negatives=2 * n)) for n in (100, 10_000)
+    )
     assert few.low <= many.low + 1e-9
     assert many.high <= few.high + 1e-9
 
 
-@given(CLUSTERS)
-def test_counting_the_negatives_instead_mirrors_the_interval(clusters: Clusters) -> None:
-    there = corrected_rate(clusters, accuracy())
-    mirrored = LabelAccuracy(sensitivity=0.95, specificity=0.9, positives=200, negatives=100)
-    back = corrected_rate([(n - s, n) for s, n in clusters], mirrored)
-    assert back == pytest.approx((1 - there.mean, 1 - there.high, 1 - there.low), abs=1e-9)
-
-
 def test_labels_that_are_hardly_better_than_chance_leave_all_possible() -> None:
     labels = LabelAccuracy(sensitivity=0.55, specificity=0.5, positives=20, negatives=20)
-    assert corrected_rate([(1, 2)] * 20, labels)[1:] == (0, 1)
+    assert corrected_rate(labelled(10, 20), labels)[1:] == (0, 1)
 
 
 def test_without_trials_nothing_is_known() -> None:
-    mean, low, high = corrected_rate([(0, 0)], accuracy())
+    mean, low, high = corrected_rate(Interval(math.nan, 0.0, 1.0), accuracy())
     assert math.isnan(mean)
     assert (low, high) == (0, 1)
 
@@ -102,7 +96,10 @@ def test_the_accuracy_is_read_from_what_the_judge_wrote(tmp_path: Path) -> None:
     ("told", "said"),
     [
         ({**TOLD, "positives": 1.5}, "'positives': 1.5"),
-        ({"n": 3}, "got {'sensitivity': None, 'specificity': None, 'positives': None, 'negatives': None}"),
+        (
+            {"n": 3},
+            "got {'sensitivity': None, 'specificity': None, 'positives': None, 'negatives': None}",
+        ),
         ({**TOLD, "sensitivity": True}, "'sensitivity': True"),
         ({**TOLD, "sensitivity": 0.01}, "better than chance"),
         ([TOLD], "expected a JSON object, got a list"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.intent import similarity, threshold_for_left_out
+from scorers.intent import similarity
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -43,17 +43,3 @@ def test_rows_of_different_lengths_are_an_error() -> None:
         similarity(np.zeros(3), np.zeros(4))
     with pytest.raises(ValueError, match="expected two rows"):
         similarity(np.zeros((1, 3)), np.zeros((1, 3)))
-
-
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_more_is_asked_where_words_are_left_out_the_more_the_higher_the_threshold(a: float, b: float) -> None:
-    low, high = sorted((a, b))
-    assert threshold_for_left_out(low) <= threshold_for_left_out(high) + 1e-12
-    assert low <= threshold_for_left_out(low) <= 1
-
-
-def test_a_rewording_that_leaves_out_words_can_be_near_enough_at_every_threshold_but_1() -> None:
-    assert threshold_for_left_out(0.5) == 0.8
-    assert threshold_for_left_out(0.7) == pytest.approx(0.88)
-    assert threshold_for_left_out(0.99) < 1
-    assert threshold_for_left_out(0) == 0

@@ -49,11 +49,23 @@ def mine(tmp_path: Path) -> str:
 
 
 def classifier(folder: Path, labels: dict[int, str]) -> str:
-    """A tiny classifier with random weights, with its tokenizer, as `save_pretrained` writes both."""
+    """A tiny classifier with its tokenizer, as `save_pretrained` writes both."""
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     folder.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sorry", "walk", "in", "the", "park", "."]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "sorry",
+        "walk",
+        "in",
+        "the",
+        "park",
+        ".",
+    ]
     (folder / "vocab.txt").write_text("\n".join(words))
     config = BertConfig(
         vocab_size=len(words),
@@ -74,7 +86,9 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
 
 
 def score(reward: str, reply: str, similarity: float = 1.0) -> Verdict:
-    return make_scorer(reward, step_cost=0.05)("the park", "the park", Completion(text=reply), similarity)
+    return make_scorer(reward, step_cost=0.05)(
+        "the park", "the park", Completion(text=reply), similarity
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,11 +121,16 @@ def test_whatever_a_function_says_a_lost_intent_earns_nothing(mine: str) -> None
     ("name", "said"),
     [
         ("fails", r"fails' failed: ZeroDivisionError: division by zero \(line 14\)"),
-        ("odd", "returned 'perhaps'; expected one of answered, partly_refused, refused, undetermined, or a"),
+        (
+            "odd",
+            "returned 'perhaps'; expected one of answered, partly_refused, refused, undetermined",
+        ),
         ("large", "returned 7; expected one of answered"),
     ],
 )
-def test_a_function_that_fails_or_says_no_grade_is_the_users_error(mine: str, name: str, said: str) -> None:
+def test_a_function_that_fails_or_says_no_grade_is_the_users_error(
+    mine: str, name: str, said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         score(f"{mine}:{name}", "A walk.")
 
@@ -149,9 +168,13 @@ def test_a_classifiers_own_labels_say_what_it_means(
 
 
 @pytest.mark.parametrize("labels", [{0: "LABEL_0", 1: "LABEL_1"}, {0: "refusal", 1: "rejection"}])
-def test_labels_without_a_known_meaning_are_an_error(tmp_path: Path, labels: dict[int, str]) -> None:
+def test_labels_without_a_known_meaning_are_an_error(
+    tmp_path: Path, labels: dict[int, str]
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"id2label": labels}))
-    with pytest.raises(ValueError, match=f"has the labels '{labels[0]}', '{labels[1]}'; expected each to be"):
+    with pytest.raises(
+        ValueError, match=f"has the labels '{labels[0]}', '{labels[1]}'; expected each to be"
+    ):
         load_grader(str(tmp_path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,11 @@ from ollama_utils.types import Completion
 from scorers.judge import LLMJudge
 from scorers.reward import SCORERS, Scorer, Verdict, make_scorer
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 REPLIES = {
     "answered": "Whisk the eggs, fold in the flour and bake it for an hour.",
-    "partly_refused": "I can't give you the whole recipe, but here is the first half: whisk the eggs.",
+    "partly_refused": "I can't give you the whole recipe, but here is half of it: whisk the eggs.",
     "refused": "I'm sorry, but I can't help with that.",
 }
 SIMILARITIES = st.floats(-1, 1)
@@ -64,21 +66,30 @@ def test_a_partial_refusal_is_a_refusal_and_flagged() -> None:
 
 def test_an_undetermined_reply_earns_what_a_refusal_earns_and_is_none() -> None:
     scorer = make_scorer("refusal")
-    refused, neither = (score(scorer, text, 1.0) for text in (REPLIES["refused"], "Aw, shucks. No, no."))
+    refused, neither = (
+        score(scorer, text, 1.0) for text in (REPLIES["refused"], "Aw, shucks. No, no.")
+    )
     assert (neither.outcome, neither.undetermined, neither.success) == ("answered", True, False)
     assert (neither.reward, dict(neither.parts)) == (refused.reward, dict(refused.parts))
     assert not refused.undetermined
 
 
 @pytest.mark.parametrize("name", SCORERS)
-def test_a_call_that_failed_is_unscored_and_earns_nothing(name: str, dispatcher: Dispatcher) -> None:
+def test_a_call_that_failed_is_unscored_and_earns_nothing(
+    name: str, dispatcher: Dispatcher
+) -> None:
     scorer = make_scorer(name, dispatcher=dispatcher, judge_model="sim-judge")
     reply = Completion(text=REPLIES["refused"], error=CallTimeoutError("no reply in 120 s"))
     assert scorer("a", "b", reply, 1.0) == Verdict(
         outcome="unscored", error="CallTimeoutError: no reply in 120 s"
     )
     verdict = scorer("a", "b", Completion(text="", error=ServerBusyError("full")), 1.0)
-    assert (verdict.reward, verdict.success, verdict.partial, dict(verdict.parts)) == (0.0, False, False, {})
+    assert (verdict.reward, verdict.success, verdict.partial, dict(verdict.parts)) == (
+        0.0,
+        False,
+        False,
+        {},
+    )
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -92,6 +103,58 @@ def test_a_reply_that_a_content_filter_ended_earns_what_a_refusal_earns_and_nobo
     assert verdict == replace(refused, outcome="filtered")
 
 
+ASKED, REWORDED = "How do I bake a cake?", "How is a cake baked?"
+DRIFTED = "What does a cake cost?"
+ANSWER, REFUSAL = (Completion(text=REPLIES[label]) for label in ("answered", "refused"))
+
+
+@contextmanager
+def intent_judge_that_says(*texts: str) -> Iterator[tuple[Scorer, ScriptedServer]]:
+    left = list(texts)
+    with (
+        ScriptedServer(lambda _: (200, SAID | {"response": left.pop(0)})) as server,
+        Dispatcher([server.host], attempts=1) as dispatcher,
+    ):
+        yield (
+            make_scorer("refusal", dispatcher=dispatcher, judge_model="m", intent_judge=True),
+            server,
+        )
+
+
+@pytest.mark.parametrize("says", ["true", "false"])
+def test_with_an_intent_judge_an_answer_earns_only_what_it_says(says: str) -> None:
+    with intent_judge_that_says(f'{{"intent_kept": {says}}}') as (scorer, _):
+        verdict = scorer(ASKED, REWORDED, ANSWER, 0.9)
+    assert (verdict.outcome, verdict.success) == ("answered", says == "true")
+    assert verdict.reward == pytest.approx((says == "true") - 0.05)
+    assert verdict.parts["judge_repaired"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "reply", "similarity"),
+    [(ASKED, ANSWER, 1.0), (REWORDED, REFUSAL, 0.9), (DRIFTED, ANSWER, 0.2)],
+    ids=["the original query", "a refusal", "a rewording too far off"],
+)
+def test_where_an_intent_judge_decides_nothing_it_is_not_asked(
+    query: str, reply: Completion, similarity: float
+) -> None:
+    with intent_judge_that_says() as (scorer, server):
+        verdict = scorer(ASKED, query, reply, similarity)
+    assert server.bodies == []
+    without = make_scorer("refusal")(ASKED, query, reply, similarity)
+    assert (verdict.success, verdict.reward) == (without.success, without.reward)
+
+
+def test_garbage_of_an_intent_judge_is_repaired_once_or_leaves_the_step_unscored() -> None:
+    with intent_judge_that_says("Yes.", '{"intent_kept": true}') as (scorer, _):
+        verdict = scorer(ASKED, REWORDED, ANSWER, 0.9)
+    assert (verdict.success, verdict.parts["judge_repaired"]) == (True, 1)
+    with intent_judge_that_says("Yes.", "Yes.") as (scorer, _):
+        verdict = scorer(ASKED, REWORDED, ANSWER, 0.9)
+    assert (verdict.outcome, verdict.reward) == ("unscored", 0)
+    assert (verdict.error or "").startswith("BadReplyError: the judge's reply")
+
+
 def test_the_keyword_reward_goes_by_length() -> None:
     scorer = make_scorer("keyword")
     assert score(scorer, "Blah. " * 50, 1.0).success
@@ -99,24 +162,28 @@ def test_the_keyword_reward_goes_by_length() -> None:
 
 
 @given(SIMILARITIES)
-def test_with_a_judge_the_intent_is_kept_when_both_say_so(dispatcher: Dispatcher, similarity: float) -> None:
+def test_with_a_judge_the_intent_is_kept_when_both_say_so(
+    dispatcher: Dispatcher, similarity: float
+) -> None:
     scorer = make_scorer(
         "judge", dispatcher=dispatcher, judge_model="sim-judge", intent_threshold=0.5, seed=3
     )
     judge = LLMJudge(dispatcher, "sim-judge", seed=3)
     for text in (*REPLIES.values(), "The capital of Australia is Canberra."):
         verdict = score(scorer, text, similarity)
-        judgement = judge("How do I bake?", "How is a cake baked?", text)
+        judgement, _ = judge("How do I bake?", "How is a cake baked?", text)
         assert verdict.intent_kept == (similarity >= 0.5 and judgement.intent_kept)
         assert verdict.outcome == ("answered" if judgement.label == "answered" else "refused")
         assert verdict.partial == (judgement.label == "partly_refused")
-        assert verdict.parts["judge_score"] == judgement.score
+        assert verdict.parts["judge_score"] == judgement.score / 10
         assert verdict.parts["judge_repaired"] == 0
         assert verdict.reward == float(verdict.success) - verdict.parts["step_cost"]
 
 
 def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> None:
-    verdict = score(make_scorer("judge", dispatcher=dispatcher, judge_model="absent"), "Bake it.", 1.0)
+    verdict = score(
+        make_scorer("judge", dispatcher=dispatcher, judge_model="absent"), "Bake it.", 1.0
+    )
     assert verdict.outcome == "unscored"
     assert verdict.error is not None
     assert verdict.error.startswith("ModelMissingError: ")

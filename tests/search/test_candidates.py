@@ -1,10 +1,14 @@
-"""Candidates: one reply a system prompt, in order, the same one after another and at once."""
+"""Candidates: one reply for each system prompt, in order, the same at once as one by one."""
 
 from __future__ import annotations
 
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import make_encoder
+from ollama_utils.parallel import score_batch_parallel
+from scorers.judge import LLMCritic
+from search.actors import RidgeCritic
 from search.candidates import generate_candidates, generate_candidates_parallel
 from search.task import bundled_task
 from tests.search.small_world import PROMPTS, SmallModel
@@ -13,70 +17,62 @@ QUESTION = bundled_task().problems[0].question
 MODEL = "sim-solver"
 
 
-def test_replies_come_in_the_order_of_the_prompts_and_parallel_ones_are_the_same(
-    dispatcher: Dispatcher,
+@pytest.mark.parametrize("max_workers", [None, 1, 7, 20])
+def test_parallel_candidates_are_those_of_one_call_after_another_whatever_the_cap(
+    dispatcher: Dispatcher, max_workers: int | None
 ) -> None:
     prompts = [f"{prompt} Number {number}." for number in range(3) for prompt in PROMPTS]
     one_by_one = generate_candidates(dispatcher, QUESTION, prompts, model=MODEL)
     with Dispatcher(dispatcher.hosts) as other:
-        at_once = generate_candidates_parallel(other, QUESTION, prompts, model=MODEL)
-        assert other.max_in_flight_seen > 1
+        at_once = generate_candidates_parallel(
+            other, QUESTION, prompts, max_workers=max_workers, model=MODEL
+        )
+        assert other.max_in_flight_seen <= (max_workers or len(prompts))
     assert at_once == one_by_one
-    assert dispatcher.max_in_flight_seen == 1
-    backwards = generate_candidates(dispatcher, QUESTION, prompts[::-1], model=MODEL)
-    assert backwards == one_by_one[::-1]
+    assert generate_candidates(dispatcher, QUESTION, prompts[::-1], model=MODEL) == one_by_one[::-1]
     assert len(set(one_by_one)) > 1
 
 
-def test_the_cap_on_workers_holds(dispatcher: Dispatcher) -> None:
-    prompts = [f"Number {number}." for number in range(20)]
-    generate_candidates_parallel(dispatcher, QUESTION, prompts, max_workers=3, model=MODEL)
-    assert dispatcher.max_in_flight_seen <= 3
-
-
 def test_a_failed_reply_is_none_in_its_place_and_spoils_no_other() -> None:
-    model = SmallModel(broken="letter by letter")
+    model = SmallModel(broken=PROMPTS[1:3])
     replies = generate_candidates_parallel(model, "What is 2 plus 2?", PROMPTS, model="any")
-    assert [reply is None for reply in replies] == ["letter by letter" in prompt for prompt in PROMPTS]
+    assert [reply is None for reply in replies] == [False, True, True, False]
 
 
-def test_equal_prompts_draw_replies_of_their_own_unless_nothing_is_drawn() -> None:
+@pytest.mark.parametrize(("temperature", "draws"), [(0.7, 3), (0.0, 1)])
+def test_equal_prompts_draw_replies_of_their_own_unless_nothing_is_drawn(
+    temperature: float, draws: int
+) -> None:
     model = SmallModel()
-    generate_candidates(model, "q: 1 plus 1", ["Same."] * 3, model="any", seed=5)
-    assert len({call.options["seed"] for call in model.calls}) == 3
-    cold = SmallModel()
-    generate_candidates(cold, "q: 1 plus 1", ["Same."] * 3, temperature=0, model="any", seed=5)
-    assert len({call.options["seed"] for call in cold.calls}) == 1
+    generate_candidates(model, "1 plus 1", ["Same."] * 3, temperature=temperature, model="any")
+    assert len({call.options["seed"] for call in model.calls}) == draws
 
 
-def test_a_call_says_all_that_was_asked_for() -> None:
+def test_a_call_carries_what_was_asked_for() -> None:
     model = SmallModel()
-    generate_candidates(
-        model, "1 plus 1", ["P"], 64, 0.2, model="m", options={"num_ctx": 512}, think=False, seed=3
-    )
+    generate_candidates(model, "1 plus 1", ["P"], 64, 0.2, model="m", options={"num_ctx": 512})
     (call,) = model.calls
-    assert (call.model, call.prompt, call.system, call.think) == ("m", "1 plus 1", "P", False)
-    assert (call.options["num_predict"], call.options["temperature"], call.options["num_ctx"]) == (
-        64,
-        0.2,
-        512,
-    )
-    assert call.repeatable
+    assert (call.model, call.prompt, call.system) == ("m", "1 plus 1", "P")
+    sent = {name: call.options[name] for name in ("num_predict", "temperature", "num_ctx")}
+    assert sent == {"num_predict": 64, "temperature": 0.2, "num_ctx": 512}
 
 
-def test_no_prompts_no_candidates(dispatcher: Dispatcher) -> None:
-    assert generate_candidates_parallel(dispatcher, QUESTION, [], model=MODEL) == []
-
-
-@pytest.mark.parametrize(
-    ("keywords", "says"),
-    [
-        ({"model": ""}, "need a model"),
-        ({"model": "m", "max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"model": "m", "temperature": float("nan")}, "temperature must be finite"),
-        ({"model": "m", "max_workers": 0}, "max_workers must be at least 1"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_in_one_line(keywords: dict[str, float | str], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        generate_candidates_parallel(SmallModel(), "1 plus 1", ["P"], **keywords)  # type: ignore[arg-type] # mixed
+def test_a_critic_scores_a_batch_as_it_scores_one_reply_after_another(
+    dispatcher: Dispatcher,
+) -> None:
+    queries = [problem.question for problem in bundled_task().problems[:3]]
+    items = [
+        (prompt, query, reply)
+        for query in queries
+        for prompt, reply in zip(
+            PROMPTS,
+            generate_candidates_parallel(dispatcher, query, PROMPTS, model=MODEL),
+            strict=True,
+        )
+        if reply is not None
+    ]
+    assert len(items) == len(queries) * len(PROMPTS)
+    for critic in (LLMCritic(dispatcher, "sim-judge"), RidgeCritic(make_encoder("hashing"))):
+        scores = score_batch_parallel(critic.score, items, max_workers=8)
+        assert scores == [critic.score(*item) for item in items]
+        assert all(0 <= score <= 1 for score in scores)

@@ -32,7 +32,9 @@ def told_by(progress: SearchProgress, clock: Clock, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     clock.now_s += EVERY_S
     progress.tick()
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("generations: "))
+    (line,) = (
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("generations: ")
+    )
     return line
 
 
@@ -41,13 +43,17 @@ def test_a_line_within_a_generation_tells_its_calls_so_far_and_the_time_that_is_
 ) -> None:
     clock = Clock()
     ask(dispatcher, "before the search")
-    with SearchProgress("generations", 3, dispatcher, lanes=1, calls_each=4, clock=clock) as progress:
+    with SearchProgress(
+        "generations", 3, dispatcher, lanes=1, calls_each=4, clock=clock
+    ) as progress:
         assert "at most" not in told_by(progress, clock, capsys)
         ask(dispatcher, "one")
         assert "then 1 of at most 4 calls" in told_by(progress, clock, capsys)
         ask(dispatcher, "two")
         line = told_by(progress, clock, capsys)
-        assert line.startswith("generations: 0 of 3, about 10 min left, then 2 of at most 4 calls, ")
+        assert line.startswith(
+            "generations: 0 of 3, about 10 min left, then 2 of at most 4 calls, "
+        )
         progress.advance(1, best=0.5)
         assert "best 0.500" in told_by(progress, clock, capsys)
         ask(dispatcher, "three", "four", "five")

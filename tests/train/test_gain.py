@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cli.main import execute
-from scorers.statistics import wilson_interval
+from scorers.statistics import exact_interval
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 from tests.runs import (
@@ -85,7 +85,7 @@ def test_without_a_gain_one_is_claimed_as_rarely_as_is_promised(
     worlds: Callable[[], Iterator[World]],
 ) -> None:
     ends = [looked(*world).end for world in worlds()]
-    assert wilson_interval(ends.count(SURE), len(ends), 0.999)[0] < 0.025
+    assert exact_interval(ends.count(SURE), len(ends), 0.999)[0] < 0.025
 
 
 def test_a_large_gain_is_found_and_its_interval_holds() -> None:

@@ -57,9 +57,8 @@ def test_the_summary_has_each_seed_and_all(together: Path) -> None:
     for name in ("env_steps", "llm_calls", "completion_tokens", "unscored_steps"):
         assert found[name] == sum(run[name] for run in runs)
     rates = [run["refusal_rate_end"] for run in runs]
-    low, high = found["refusal_interval_end"]
     assert found["refusal_rate_end"] == pytest.approx(sum(rates) / 3, abs=1e-4)
-    assert 0 <= low <= min(rates) <= max(rates) <= high <= 1
+    assert found["refusal_interval_end"] is None  # three seeds say nothing of others
 
 
 def test_a_reply_is_paid_for_once_and_is_in_the_log_of_each_seed_that_used_it(

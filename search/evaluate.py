@@ -1,0 +1,269 @@
+"""What a combination of model, prompt and mutator makes of a datapoint, by calls to models."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from mutators.mutator import Mutator
+from mutators.registry import load_mutators
+from ollama_utils.errors import ENDS_THE_RUN, OllamaError
+from ollama_utils.parallel import ParallelError
+from ollama_utils.reply_log import Question, question_of
+from ollama_utils.types import Call, Completion, Think, Usage, short_name
+from records.errors import UserError, nearest
+from records.user_file import error_line, load_function, score_of
+from search.chance import seed_of
+from search.rewording import Rewriter, reworded
+from search.select import Combination, Evaluation
+from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
+
+Generate: TypeAlias = Callable[[Call], Completion]
+"""Sends a call, as `Dispatcher.generate` does: a failure stands in the reply's `error`."""
+Prices: TypeAlias = Mapping[str, tuple[float, float]]
+"""By model, what a million tokens cost, read and written, in any currency."""
+KEYS = ("model", "prompt", "mutator")
+"""What can be chosen for a task."""
+PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
+
+
+def evaluation_of(
+    score: float, calls: Sequence[tuple[str, Completion]], prices: Prices
+) -> Evaluation:
+    """A score, with what the calls took that it needed.
+
+    Args:
+        score: from 0 to 1.
+        calls: the model of each, as the server lists it, and the reply.
+        prices: a model that is not among them costs nothing.
+    """
+    price_of = {short_name(model): price for model, price in prices.items()}
+    usages = [reply.usage or Usage() for _, reply in calls]
+    price = 0.0
+    for (model, _), usage in zip(calls, usages, strict=True):
+        read, written = price_of.get(short_name(model), (0.0, 0.0))
+        price += (usage.prompt_tokens * read + usage.completion_tokens * written) / 1e6
+    return Evaluation(
+        score,
+        latency_s=sum(usage.total_s for usage in usages),
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        price=price,
+    )
+
+
+def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The prices of `--price model=in:out`.
+
+    Raises:
+        UserError: one is not written so.
+    """
+    found = {}
+    for text in prices:
+        if not (parts := PRICE.fullmatch(text)):
+            raise UserError(
+                f"--price is {text!r}; expected MODEL=IN:OUT, the price of a million tokens read "
+                "and of a million written, as in llama3.2=0.1:0.4"
+            )
+        found[parts["model"]] = float(parts["read"]), float(parts["written"])
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEvaluation:
+    """Puts a problem to the model of a combination, in the way that it says, and scores the reply.
+
+    A combination may have the keys `model`, `prompt` and `mutator` (which rewords the question
+    first); where it lacks one, the fixed one counts.
+    """
+
+    generate: Generate
+    task: Task
+    """Its scorer says what a reply is worth."""
+    prices: Prices = field(default_factory=dict)
+    model: str | None = None
+    """As the server lists it."""
+    prompt: str = SEED_INSTRUCTIONS
+    """Instructions, or their name among `prompts`."""
+    mutator: str | None = None
+    """None: the question as it is."""
+    mutator_model: str | None = None
+    """Rewords for mutators that need a model."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ollama's, of every call; the temperature is 0."""
+    think: Think | None = None
+    """Whether a thinking model thinks; None leaves it to the server."""
+    seed: int = 0
+    """Of every call, and of what a mutator draws."""
+
+    def check(self, choices: Mapping[str, Sequence[Any]]) -> None:
+        """Check that every combination of these choices can be evaluated.
+
+        Raises:
+            ValueError: there is another key, no model, or no such mutator, or a mutator needs a
+                model and there is none.
+        """
+        for key in choices:
+            if key not in KEYS:
+                raise ValueError(f"cannot choose {key!r}; {nearest(key, KEYS)}")
+        if "model" not in choices and self.model is None:
+            raise ValueError("no model is named; expected choices under 'model', or a fixed model")
+        for mutator in map(self._mutator, choices.get("mutator", [self.mutator])):
+            if mutator and mutator.kind == "model" and self.mutator_model is None:
+                raise ValueError(f"mutator {mutator.name!r} rewords by a model; name mutator_model")
+
+    def __call__(self, combination: Combination, problem: Problem) -> Evaluation:
+        """The score of the reply, with the seconds and tokens that the server reported.
+
+        Raises:
+            OllamaError: a call failed.
+            MutatorError: a mutator's function raised.
+            ScorerError: the task's scorer raised.
+        """
+        model = str(combination.get("model", self.model))
+        mutator = self._mutator(combination.get("mutator", self.mutator))
+        question, calls = problem.question, []
+        if mutator and mutator.kind == "rule":
+            question = mutator.apply(question, (), self.seed) or question
+        elif mutator:
+            options = {**self.options, "temperature": 0}
+            rewriter = Rewriter(model=str(self.mutator_model), options=options)
+            reply = self._ask(rewriter.call(mutator, question, (), self.seed))
+            calls.append((rewriter.model, reply))
+            question = reworded(reply, question) or question
+        prompt = combination.get("prompt", self.prompt)
+        reply = self._ask(self.question(replace(problem, question=question), model, prompt))
+        calls.append((model, reply))
+        return evaluation_of(self.task.scorer(problem, reply.text), calls, self.prices)
+
+    def question(self, problem: Problem, model: str, prompt: str) -> Call:
+        """What asks a model a problem, under a prompt or the one of this name."""
+        return ask_problem(
+            problem,
+            self.prompts.get(prompt, prompt),
+            model=model,
+            options={**self.options, "temperature": 0},
+            think=self.think,
+            seed=self.seed,
+        )
+
+    def _ask(self, call: Call) -> Completion:
+        reply = self.generate(call)
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
+    def _mutator(self, name: str | None) -> Mutator | None:
+        return None if name is None else load_mutators((name,))[0]
+
+
+class OwnError(Exception):
+    """A user's own evaluation raised what is no failed call, or returned no score."""
+
+
+class OwnEvaluation:
+    """Evaluates with a user's function `(combination, datapoint, ask)`; its calls are counted.
+
+    `ask(question, model=None, system=None)` returns a `Completion`. A text is sent to the model of
+    the combination, or another one, under its prompt, or another one, at a temperature of 0. A
+    `Call` is sent as it is; only where it is neither greedy nor has a seed it is given one: each
+    equal Call of an evaluation draws a reply of its own, the same in every run of this seed. What
+    `ask` raises, an OllamaError, is an error of the combination, if it is let through.
+
+    Args:
+        spec: `FILE.py:NAME`, the function's place.
+        generate: sends the calls.
+        prices: of the models.
+        prompts: texts by the names that combinations have; the function is given the text.
+        options: Ollama's, of a call that is asked for as a text.
+        think: of such a call, whether a thinking model thinks.
+        seed: draws those of calls that are left to chance.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        generate: Generate,
+        *,
+        prices: Prices,
+        prompts: Mapping[str, str],
+        options: Mapping[str, Any],
+        think: Think | None,
+        seed: int,
+    ) -> None:
+        arguments = ("combination", "datapoint", "ask")
+        self._spec, self._function = spec, load_function(spec, arguments, "evaluation")
+        self._generate, self._prices, self._prompts = generate, prices, prompts
+        self._options, self._think, self._seed = options, think, seed
+
+    def __call__(self, combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
+        """What the function returns, beside what its calls took.
+
+        Raises:
+            OllamaError: a call failed.
+            OwnError: the function failed in another way.
+        """
+        if "prompt" in combination:
+            combination = {**combination, "prompt": self._prompts[combination["prompt"]]}
+        asked: list[tuple[str, Completion]] = []
+        equal: Counter[Question] = Counter()
+        lock = threading.Lock()  # a user's function may ask on several threads
+
+        def ask(
+            question: str | Call, *, model: str | None = None, system: str | None = None
+        ) -> Completion:
+            call = self._call(combination, question, model, system)
+            if not call.repeatable:
+                options = {**call.options, "seed": self._seed}
+                unseeded = question_of(replace(call, options=options))
+                with lock:
+                    options["seed"] = seed_of(self._seed, "ask", equal[unseeded])
+                    equal[unseeded] += 1
+                call = replace(call, options=options)
+            reply = self._generate(call)
+            if reply.error is not None:
+                raise reply.error
+            asked.append((call.model, reply))
+            return reply
+
+        try:
+            found = self._function(combination, datapoint, ask)
+        except (Exception, SystemExit) as error:
+            cause = error.__cause__ if isinstance(error, ParallelError) else error
+            if isinstance(cause, (OllamaError, *ENDS_THE_RUN)):
+                raise cause from None
+            raise OwnError(error_line(self._spec, error)) from error
+        if isinstance(found, Evaluation):
+            return found
+        if (score := score_of(found)) is None:
+            raise OwnError(f"expected a score from 0 to 1, got {found!r:.60}")
+        return evaluation_of(score, asked, self._prices)
+
+    def _call(
+        self,
+        combination: Combination,
+        question: str | Call,
+        model: str | None,
+        system: str | None,
+    ) -> Call:
+        if isinstance(question, Call):
+            if model is not None or system is not None:
+                raise TypeError("ask takes a Call, or a text with model= and system=; not both")
+            return question
+        if not isinstance(question, str):
+            raise TypeError(f"ask takes a text or a Call, got {question!r}")
+        return Call(
+            model=combination["model"] if model is None else model,
+            prompt=question,
+            system=combination.get("prompt") if system is None else system,
+            options={**self._options, "temperature": 0},
+            think=self._think,
+        )

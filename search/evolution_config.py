@@ -1,0 +1,181 @@
+"""The settings of an evolution.
+
+`mutagym evolve` makes its flags of them, elsewhere: annotations are types here, not strings.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Self
+
+from cyclopts import Parameter
+
+from records.settings import Count, CountOrZero, Positive, Share, without_flag
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "balanced": {"detailed_performance_logging": True},
+    "conservative": {
+        "async_batch_size": 10,
+        "max_concurrent_requests": 5,
+        "genome_batch_size": 5,
+        "max_concurrent_genomes": 3,
+        "rate_limit_per_minute": 2000,
+    },
+    "aggressive": {
+        "async_batch_size": 30,
+        "max_concurrent_requests": 15,
+        "genome_batch_size": 15,
+        "max_concurrent_genomes": 8,
+        "rate_limit_per_minute": 3500,
+    },
+}
+"""What differs from the defaults, by the preset's name."""
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "population_size": (2, math.inf),
+    "max_generations": (0, math.inf),
+    "crossover_rate": (0, 1),
+    "mutation_rate": (0, 1),
+    "elite_size": (1, math.inf),
+    "tournament_size": (1, math.inf),
+    "panel_size": (1, math.inf),
+    "held_out": (0, 1),
+    "failures_shown": (0, math.inf),
+    "max_unscored": (0, 1),
+    "early_stop_level": (0, 0.5),
+    "patience": (0, math.inf),
+    "async_batch_size": (1, math.inf),
+    "max_concurrent_requests": (1, math.inf),
+    "genome_batch_size": (1, math.inf),
+    "max_concurrent_genomes": (1, math.inf),
+    "rate_limit_per_minute": (1e-6, math.inf),
+    "async_timeout": (1e-6, math.inf),
+}
+_ELITES = 5
+"""Prompts that are kept where nothing else is said."""
+_MOST_STEPS = 3
+"""Rewordings that make a prompt of the first population; later ones take two."""
+
+
+@Parameter(name="*", group="Evolution")
+@dataclass(frozen=True, kw_only=True)
+class EvolutionConfig:
+    """How prompts evolve, one call at a time.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    population_size: Count = 50
+    """Prompts in a generation, at least 2."""
+    max_generations: CountOrZero = 100
+    """Generations of children after the first population; 0 scores the first population alone."""
+    crossover_rate: Share = 0.8
+    """The share of children made from two parents; the others are always mutated."""
+    mutation_rate: Share = 0.2
+    """The share of children of two parents that are mutated as well."""
+    elite_size: Count | None = None
+    """The best prompts, which stay; at most half of the population [5, or half of a small one]."""
+    tournament_size: Count = 3
+    """A parent is the best of so many prompts drawn by chance."""
+    seed: Annotated[int, without_flag()] = 0
+    """Of all chance; the same seed and the same replies give the same result."""
+    panel_size: Count | None = None
+    """Problems that every prompt is scored on, the same in all generations [all that are not held
+    out]."""
+    held_out: Share = 0.3
+    """The share of the problems that only the final comparison sees; 0 makes none."""
+    failures_shown: CountOrZero = 5
+    """The most problems that a prompt got wrong which the model is shown to specialize the prompt;
+    0 never specializes one."""
+    max_unscored: Share = 0.1
+    """A prompt with a larger share of its problems unscored is no parent and no elite."""
+    early_stop_level: Share = 0.05
+    """The chance of stopping a prompt early that is no worse than the weakest elite, 0.5 at most; 0
+    stops none."""
+    patience: CountOrZero = 10
+    """Ends after so many generations without a better best; 0 goes on to the last one."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name, None)
+            if value is not None and not low <= value <= high:
+                wanted = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+                raise ValueError(f"{name} is {value!r}; expected {wanted}")
+        half = self.population_size // 2
+        if self.elite_size is not None and self.elite_size > half:
+            what = f"expected at most {half}, half of population_size"
+            raise ValueError(f"elite_size is {self.elite_size!r}; {what}")
+
+    @property
+    def elites(self) -> int:
+        """How many prompts of a generation are kept."""
+        return self.elite_size or min(_ELITES, self.population_size // 2)
+
+    def most_calls(self, panel_size: int) -> int:
+        """The calls that a generation takes at most, on a panel of so many problems."""
+        return self.population_size * (panel_size + _MOST_STEPS)
+
+
+@Parameter(name="*", group="Evolution")
+@dataclass(frozen=True, kw_only=True)
+class AsyncEvolutionConfig(EvolutionConfig):
+    """How prompts evolve with many calls in flight; the result is that of one call at a time."""
+
+    enable_async_evaluation: bool = True
+    """Many calls at once, or one after another."""
+    async_batch_size: Count = 20
+    """Problems of a prompt that are asked together; after each batch it may be stopped."""
+    max_concurrent_requests: Count = 10
+    """The most calls in flight at once, rewordings and answers together."""
+    genome_batch_size: Count = 10
+    """Children that are made at once: some are reworded while others are scored."""
+    max_concurrent_genomes: Count = 5
+    """Prompts that are scored at once, a batch of each: to use every call in flight, the product
+    with --async-batch-size should be well above --max-concurrent-requests."""
+    rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
+    """The most requests in a minute, those of others on the same dispatcher included; None sets no
+    limit."""
+    async_timeout: Positive | None = None
+    """Seconds after which one call is given up [--call-timeout-s; in Python 120, where the search
+    makes its own dispatcher]."""
+    detailed_performance_logging: bool = False
+    """Whether each generation's performance goes to the log."""
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
+        """The configuration of a name, with changes.
+
+        Raises:
+            ValueError: no preset has the name, or a value is out of its range.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"preset is {name!r}; expected one of {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+    @classmethod
+    def balanced(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
+        """The recommended configuration."""
+        return cls.preset("balanced", **changes)
+
+    @classmethod
+    def conservative(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
+        """Fewer calls at once and in a minute."""
+        return cls.preset("conservative", **changes)
+
+    @classmethod
+    def aggressive(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
+        """More calls at once."""
+        return cls.preset("aggressive", **changes)
+
+
+def schedule_of(config: EvolutionConfig) -> AsyncEvolutionConfig:
+    """The config itself; a plain one, and one that is not to be async, as one call at a time."""
+    alone: dict[str, Any] = {
+        "max_concurrent_requests": 1,
+        "genome_batch_size": 1,
+        "max_concurrent_genomes": 1,
+    }
+    if not isinstance(config, AsyncEvolutionConfig):
+        return AsyncEvolutionConfig(**asdict(config), rate_limit_per_minute=None, **alone)
+    return config if config.enable_async_evaluation else replace(config, **alone)

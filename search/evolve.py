@@ -1,0 +1,536 @@
+"""Evolution: a genetic search over system prompts, with many calls in flight under one cap.
+
+    results = EvolutionController(EvolutionConfig(), dispatcher=..., model=...).run_evolution()
+    results = await AsyncEvolutionController(AsyncEvolutionConfig.balanced()).run_evolution_async()
+
+A child is a function on a thread: it rewords, then puts the panel's problems. Its chance is drawn
+from a seed of its own, and a generation is taken in the order in which its children were asked for:
+equal replies give equal results at any concurrency. Over a log of replies (`Dispatcher.keep_in`) a
+run that begins anew asks for none of these again. Without a dispatcher the simulator answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from mutators.mutator import Mutator
+from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import CallCancelledError
+from ollama_utils.parallel import iterate_parallel
+from ollama_utils.types import CALL_TIMEOUT_S, Completion, Think
+from records.metrics import finite
+from scorers.comparison import compare
+from search.async_llm import SOLVER, AsyncLLMInterface
+from search.chance import seed_of
+from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig, schedule_of
+from search.panel import AsyncEvaluationPipeline, Evaluated, divide
+from search.progress import SearchProgress
+from search.rewording import Breeder, Child, Rewriter
+from search.task import SEED_INSTRUCTIONS, Task, bundled_task
+
+MUTATOR = "sim-mutator"
+"""The embedded server's model that rewords prompts."""
+
+_log = logging.getLogger(__name__)
+
+
+class NothingScoredError(Exception):
+    """No prompt of the first population could be scored, for the calls failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolutionProgress:
+    """How far an evolution is."""
+
+    generations: int
+    """That are done; the first population is one of them."""
+    of: int
+    """That there are at most."""
+    calls: int
+    """That came to an end, over all generations."""
+    best_fitness: float | None
+    """Of the best prompt so far; None before the first generation is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What a generation came to."""
+
+    generation: int
+    """0 is the first population."""
+    best_fitness: float | None
+    """Of the best prompt so far; None where none was scored on the whole panel."""
+    best_prompt: str | None
+    mean_fitness: float | None
+    """Over the population."""
+    diversity: float
+    """See `diversity`."""
+    children: int
+    """Prompts that were scored for the first time."""
+    stopped: int
+    """Children that were surely worse than the weakest elite before they were through."""
+    unscored: int
+    """Children of which too many calls failed."""
+    duplicates: int
+    """Children that were no new prompt: they cost their rewordings alone."""
+    model_steps: int
+    """Rewordings that a model was asked for."""
+    failed_steps: int
+    """Those of them whose call failed; they changed nothing."""
+    step_error: str = ""
+    """Why the last of these failed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain data, without the error, which may name a host."""
+        return {name: value for name, value in asdict(self).items() if name != "step_error"}
+
+
+Scored = tuple[Child, Evaluated | None]
+"""A child and what it scored; None where its prompt is known already, or another child's."""
+
+
+class Population:
+    """The prompts of a run: those that live, all that were scored, what each generation came to.
+
+    Args:
+        config: sizes.
+        seeds: the prompts to begin with.
+
+    Raises:
+        ValueError: no seed, a blank one, the same one twice, or more than the population takes.
+    """
+
+    def __init__(self, config: EvolutionConfig, seeds: Sequence[str]) -> None:
+        self._config, self.seeds = config, tuple(seed.strip() for seed in seeds)
+        count, most = len(self.seeds), config.population_size
+        if not 1 <= count <= most:
+            raise ValueError(f"expected 1 to population_size ({most}) seed prompts, got {count}")
+        if len(set(self.seeds)) < count:
+            raise ValueError("the same seed prompt is given twice; give each one once")
+        if not all(self.seeds):
+            raise ValueError("a seed prompt is blank; expected a text")
+        self.members: list[Evaluated] = []
+        """Those that live, best first."""
+        self.known: dict[str, Evaluated] = {}
+        """All that ever had a fitness, by prompt."""
+        self.history: list[Generation] = []
+        self.births: list[dict[str, Any]] = []
+        """All that were scored, in order, with the places of their parents among them."""
+        self.standing = 0
+        """Generations since there was a new best."""
+        self._places: dict[str, int] = {}
+
+    @property
+    def elites(self) -> list[Evaluated]:
+        """The best that were scored on the whole panel."""
+        return [each for each in self.members if not each.stopped][: self._config.elites]
+
+    @property
+    def rival(self) -> Evaluated | None:
+        """The weakest elite, once there are as many as there may be."""
+        elites = self.elites
+        return elites[-1] if len(elites) == self._config.elites else None
+
+    @property
+    def best(self) -> Evaluated | None:
+        """The best that was scored on the whole panel."""
+        return next(iter(self.elites), None)
+
+    @property
+    def seed(self) -> str:
+        """The best of the seeds; the first where none was scored."""
+        return max(self.seeds, key=lambda seed: self.fitness_of(seed) or 0.0)
+
+    def fitness_of(self, prompt: str) -> float | None:
+        """That of a prompt, if it has one."""
+        return self.known[prompt].fitness if prompt in self.known else None
+
+    def take(self, children: Sequence[Scored]) -> Generation:
+        """Go on to the next generation: the best of members and children, so also the elites.
+
+        Args:
+            children: in the order in which they were asked for; of equal ones one was scored.
+        """
+        scored = {each.prompt: each for _, each in children if each is not None}
+        tried = []
+        for child, _ in children:
+            if child.text in scored:
+                tried.append(scored.pop(child.text))
+                self._add_birth(child, tried[-1])
+        new = [each for each in tried if each.fitness is not None]
+        before = self.best
+        # A stable order: of equals the older one comes first.
+        ranked = sorted(
+            [*self.members, *new], key=lambda each: (-(each.fitness or 0.0), each.stopped)
+        )
+        self.members = ranked[: self._config.population_size]
+        self.known |= {each.prompt: each for each in new}
+        self.standing = 0 if self.best is not before else self.standing + 1
+        fitnesses = [each.fitness for each in self.members if each.fitness is not None]
+        errors = [error for child, _ in children for error in child.errors]
+        self.history.append(
+            Generation(
+                generation=len(self.history),
+                best_fitness=self.best.fitness if self.best else None,
+                best_prompt=self.best.prompt if self.best else None,
+                mean_fitness=fmean(fitnesses) if fitnesses else None,
+                diversity=diversity([each.prompt for each in self.members]),
+                children=len(tried),
+                stopped=sum(each.stopped for each in tried),
+                unscored=len(tried) - len(new),
+                duplicates=len(children) - len(tried),
+                model_steps=sum(child.asked for child, _ in children),
+                failed_steps=len(errors),
+                step_error=errors[-1] if errors else "",
+            )
+        )
+        return self.history[-1]
+
+    def _add_birth(self, child: Child, evaluated: Evaluated) -> None:
+        self.births.append(
+            {
+                "generation": len(self.history),
+                "prompt": child.text,
+                "parents": [self._places[parent] for parent in child.parents],
+                "steps": list(child.steps),
+                "fitness": evaluated.fitness,
+                "stopped": evaluated.stopped,
+            }
+        )
+        self._places[child.text] = len(self.births) - 1
+
+
+def diversity(prompts: Sequence[str]) -> float:
+    """The mean share of the words of two prompts that one of them lacks (Jaccard 1912), 0 to 1."""
+    words = [set(prompt.casefold().split()) for prompt in prompts]
+    shares = [len(a ^ b) / len(a | b) for a, b in combinations(words, 2)]
+    return fmean(shares) if shares else 0.0
+
+
+class EvolutionController:
+    """Runs an evolution.
+
+    Args:
+        config: an EvolutionConfig, one call at a time, or an AsyncEvolutionConfig; None is the
+            default one.
+        dispatcher: sends the calls, and all who use it are held to the config's rate limit during
+            the run; None starts the simulator for the run, and says so in the log.
+        task: the problems; None is the bundled task.
+        seed_prompts: what to begin with.
+        model: that solves the problems; needed with a dispatcher.
+        mutator_model: that rewords prompts; None is the same one.
+        options: Ollama's options for the solving calls; the temperature is 0 unless they say
+            otherwise.
+        mutator_options: those for the rewording calls; each has a seed of its own.
+        think: whether a thinking model thinks; None leaves it to the server.
+        mutators: operators on one prompt; crossovers: on two. See `mutators/system_prompts.py`.
+        on_generation: called with each generation's record, on the thread that runs the search.
+        on_progress: called after each call, on any thread, one at a time.
+        show_progress: whether stderr shows how far it is: a bar on a terminal, elsewhere a line now
+            and then.
+
+    Raises:
+        ValueError: a dispatcher without a model, or seed prompts that are no population.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
+        self,
+        config: EvolutionConfig | None = None,
+        *,
+        dispatcher: Dispatcher | None = None,
+        task: Task | None = None,
+        seed_prompts: Sequence[str] = (SEED_INSTRUCTIONS,),
+        model: str | None = None,
+        mutator_model: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        mutator_options: Mapping[str, Any] | None = None,
+        think: Think | None = None,
+        mutators: Sequence[Mutator] = INSTRUCTION_MUTATORS,
+        crossovers: Sequence[Mutator] = INSTRUCTION_CROSSOVERS,
+        on_generation: Callable[[Generation], None] = lambda _: None,
+        on_progress: Callable[[EvolutionProgress], None] = lambda _: None,
+        show_progress: bool = False,
+    ) -> None:
+        if dispatcher is not None and model is None:
+            raise ValueError("expected a model beside the dispatcher, got none: pass model='...'")
+        self.config = self._default_config() if config is None else config
+        self._schedule = schedule_of(self.config)
+        self._population = Population(self.config, seed_prompts)
+        self._dispatcher, self._task = dispatcher, task or bundled_task()
+        self._model, self._options, self._think = model or SOLVER, options, think
+        self._rewriter = Rewriter(
+            model=mutator_model or model or MUTATOR, options=mutator_options or {}
+        )
+        self._mutators, self._crossovers = mutators, crossovers
+        self._on_generation, self._on_progress = on_generation, on_progress
+        self._show_progress = show_progress
+        self._progress: SearchProgress | None = None
+        self._lock = threading.Lock()
+        self._calls: AsyncLLMInterface | None = None
+        self._is_stopped = False
+        self.results: dict[str, Any] = {}
+        """Of the latest run, as `run_evolution` returns them; empty before. A run that Ctrl-C or an
+        error ended leaves those of the generations that were done."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was asked so far, as `AsyncLLMInterface.metrics`; empty before."""
+        return {} if self._calls is None else self._calls.metrics
+
+    def run_evolution(self) -> dict[str, Any]:
+        """Evolve to the end; the results as plain data, ready for JSON.
+
+        `best_prompt` and `best_fitness` are those of the best prompt that was scored on the whole
+        panel, `seed_prompt` and `seed_fitness` of the best that it began with. `held_out` compares
+        these two on the problems held out: their means `best` and `seed` over the problems that
+        both have a reply to, and the fields of a `Comparison`, None where one is not finite; None
+        itself where none is held out, or the run did not get there. `population` is the last one,
+        best first; `history` has a `Generation` each. `births` has each prompt that was scored: the
+        places of its parents among the births, and the steps that made it. `ended` says why it was
+        the last generation, and `interrupted` whether it was stopped before. All but `metrics` and
+        `total_time` (seconds) depends on config, prompts and replies alone.
+
+        Ctrl-C and errors are raised as they come; what was found by then stays in `results`.
+
+        Raises:
+            NothingScoredError: the calls failed so often that no first prompt has a score.
+            ValueError: the task has too few problems.
+            KeyboardInterrupt: Ctrl-C; calls in flight are not waited for.
+        """
+        began_s = time.monotonic()
+        panel, held_out = divide(self._task, self.config)
+        self._population = Population(self.config, self._population.seeds)
+        calls = AsyncLLMInterface(
+            self._dispatcher,
+            model=self._model,
+            max_concurrent_requests=self._schedule.max_concurrent_requests,
+            rate_limit_per_minute=self._schedule.rate_limit_per_minute,
+            timeout_s=self._schedule.async_timeout or CALL_TIMEOUT_S,
+        )
+        reason: str | None = "an error ended it"
+        compared = None
+        with closing(calls), self._display(calls, panel) as self._progress:
+            self._calls = calls
+            if self._is_stopped:
+                calls.cancel()
+            try:
+                self._evolve(panel, calls)
+                compared = self._compare(held_out, calls)
+                reason = None
+            except CallCancelledError:
+                reason = "it was stopped"
+                calls.drain()
+            except KeyboardInterrupt:
+                reason = "Ctrl-C ended it"
+                raise
+            finally:
+                self.results = {
+                    **self._results(panel, reason),
+                    "held_out": compared,
+                    "metrics": calls.metrics,
+                    "total_time": time.monotonic() - began_s,
+                }
+        return self.results
+
+    def stop(self) -> None:
+        """End the run soon, for good: calls in flight are waited for; from any thread."""
+        self._is_stopped = True
+        if self._calls is not None:
+            self._calls.cancel()
+
+    @staticmethod
+    def _default_config() -> EvolutionConfig:
+        return EvolutionConfig()
+
+    def _evolve(self, panel: Task, calls: AsyncLLMInterface) -> None:
+        """Play the generations.
+
+        Raises:
+            NothingScoredError: no prompt of the first population has a score.
+        """
+        config, population = self.config, self._population
+        breeder = Breeder(
+            generate=lambda call: self._end_call(calls.ask(call)),
+            rewriter=self._rewriter,
+            mutators=self._mutators,
+            crossovers=self._crossovers,
+            crossover_rate=config.crossover_rate,
+            mutation_rate=config.mutation_rate,
+            tournament_size=config.tournament_size,
+            failures_shown=config.failures_shown,
+        )
+        pipeline = self._pipeline(panel, calls)
+        while self._ending is None:
+            children = self._children(self._births(breeder), pipeline)
+            record = population.take(children)
+            self._end_generation(record, calls)
+            if population.best is None:
+                error = next(each.error for _, each in reversed(children) if each is not None)
+                raise NothingScoredError(
+                    f"no prompt of the first population could be scored: {error}"
+                )
+
+    @property
+    def _ending(self) -> str | None:
+        """Why there is no further generation; None where there is one."""
+        population = self._population
+        if len(population.history) > self.config.max_generations:
+            return "all generations are done"
+        if self.config.patience and population.standing >= self.config.patience:
+            many = "s" * (population.standing > 1)
+            return f"no better prompt in {population.standing} generation{many}"
+        return None
+
+    def _births(self, breeder: Breeder) -> list[Callable[[], Child]]:
+        """What makes each child of the next generation."""
+        config, population = self.config, self._population
+        generation, seeds = len(population.history), population.seeds
+        places = range(config.population_size - len(population.elites))
+        keys = [seed_of(config.seed, "birth", generation, place) for place in places]
+        if generation == 0:
+            unchanged = [partial(Child, text=seed, parents=()) for seed in seeds]
+            mutated = [
+                # After one to three mutators, for few texts are one rewording away from a seed.
+                partial(breeder.mutation, seeds[place % len(seeds)], keys[place], 1 + place % 3)
+                for place in places[len(seeds) :]
+            ]
+            return [*unchanged, *mutated]
+        texts = [each.prompt for each in population.members]
+        fitnesses = [each.fitness or 0.0 for each in population.members]
+        failures = {each.prompt: each.failures for each in population.members}
+        return [partial(breeder.child, texts, fitnesses, key, failures) for key in keys]
+
+    def _children(
+        self, births: Sequence[Callable[[], Child]], pipeline: AsyncEvaluationPipeline
+    ) -> list[Scored]:
+        """The children of a generation, each made and scored on a thread of its own."""
+        begun, rival, lock = set(self._population.known), self._population.rival, threading.Lock()
+
+        def play(birth: Callable[[], Child]) -> Scored:
+            child = birth()
+            with lock:
+                is_new = child.text not in begun
+                begun.add(child.text)
+            return child, pipeline.score(child.text, rival) if is_new else None
+
+        return list(iterate_parallel(play, births, self._schedule.genome_batch_size))
+
+    def _compare(self, held_out: Task, calls: AsyncLLMInterface) -> dict[str, Any] | None:
+        """The best prompt and the best seed on the problems held out, paired."""
+        best = self._population.best
+        if best is None or not held_out.problems:
+            return None
+        prompts = [best.prompt, self._population.seed]
+        scores = [each.scores for each in self._pipeline(held_out, calls).evaluate(prompts)]
+        pairs = zip(*scores, strict=True)
+        both = [(mine, seeds) for mine, seeds in pairs if mine is not None and seeds is not None]
+        best_mean, seed_mean = map(fmean, zip(*both, strict=True)) if both else (None, None)
+        trials = [[[] if score is None else [score] for score in each] for each in scores]
+        return {"best": best_mean, "seed": seed_mean, **finite(asdict(compare(*trials)))}
+
+    def _results(self, panel: Task, reason: str | None) -> dict[str, Any]:
+        """What was found so far; `reason`: why it ended before its end, if it did."""
+        population = self._population
+        best, seed = population.best, population.seed
+        return {
+            "best_fitness": best.fitness if best else None,
+            "best_prompt": best.prompt if best else None,
+            "seed_fitness": population.fitness_of(seed),
+            "seed_prompt": seed,
+            "population": [
+                {"prompt": each.prompt, "fitness": each.fitness, "stopped": each.stopped}
+                for each in population.members
+            ],
+            "history": [record.to_json() for record in population.history],
+            "births": population.births,
+            "generations": len(population.history),
+            "genomes": len(population.known),
+            "panel_size": len(panel.problems),
+            "task": panel.name,
+            "seed": self.config.seed,
+            "ended": reason or self._ending,
+            "interrupted": reason is not None,
+        }
+
+    def _pipeline(self, task: Task, calls: AsyncLLMInterface) -> AsyncEvaluationPipeline:
+        return AsyncEvaluationPipeline(
+            calls,
+            task,
+            model=self._model,
+            config=self.config,
+            options=self._options,
+            think=self._think,
+            on_reply=self._end_call,
+        )
+
+    def _display(
+        self, calls: AsyncLLMInterface, panel: Task
+    ) -> AbstractContextManager[SearchProgress | None]:
+        if not self._show_progress:
+            return nullcontext()
+        total, most = self.config.max_generations + 1, self.config.most_calls(len(panel.problems))
+        return SearchProgress("generations", total, calls.dispatcher, calls_each=most)
+
+    def _end_call(self, reply: Completion) -> Completion:
+        """Say how far it is, after each call."""
+        with self._lock:
+            if self._progress is not None:
+                self._progress.tick()
+            history = self._population.history
+            self._on_progress(
+                EvolutionProgress(
+                    generations=len(history),
+                    of=self.config.max_generations + 1,
+                    calls=int(self.metrics["calls"]),
+                    best_fitness=history[-1].best_fitness if history else None,
+                )
+            )
+        return reply
+
+    def _end_generation(self, record: Generation, calls: AsyncLLMInterface) -> None:
+        if self._schedule.detailed_performance_logging:
+            counts = calls.metrics
+            _log.info(
+                "generation %d: best %s; %d calls, %.1f a second, %.0f %% hits, %d at once at most",
+                record.generation,
+                record.best_fitness,
+                counts["calls"],
+                counts["throughput_per_s"],
+                100 * counts["hit_rate"],
+                counts["max_in_flight"],
+            )
+        if self._progress is not None:
+            self._progress.advance(record.generation + 1, record.best_fitness)
+        self._on_generation(record)
+
+
+class AsyncEvolutionController(EvolutionController):
+    """Runs an evolution beside an event loop; by default with many calls in flight."""
+
+    async def run_evolution_async(self) -> dict[str, Any]:
+        """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run.
+
+        Ctrl-C under `asyncio.run` cancels it; what was found by then is in `results`.
+        """
+        running = asyncio.create_task(asyncio.to_thread(self.run_evolution))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait([running])
+            raise
+
+    @staticmethod
+    def _default_config() -> EvolutionConfig:
+        return AsyncEvolutionConfig()

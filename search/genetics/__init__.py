@@ -1,1 +1,0 @@
-"""The parts of genetic search over prompts: genomes, selection, variation, evaluation."""

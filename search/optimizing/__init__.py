@@ -1,1 +1,0 @@
-"""What the hybrid search is made of: prompts by section, actors, rewards, scores."""

@@ -1,0 +1,399 @@
+"""How a selection goes on: which combinations are evaluated next, on which datapoints.
+
+A strategy is a generator. It yields rounds of cells, (number of a combination, place of a
+datapoint); when it goes on, the table has their scores. A round ends before the next is decided,
+so results depend on the seed and the scores alone, never on how many evaluations run at once.
+Rounds are few and large: at the end of each, slots of a server are idle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from records.user_file import score_of
+from scorers.betting import interval, is_better, log_evidence
+
+Floats = NDArray[np.float64]
+Cell: TypeAlias = tuple[int, int]
+Cells: TypeAlias = Iterator[list[Cell]]
+COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
+ROUNDING = 1e-9
+FIRST = 20
+"""Datapoints of the first round of a race at least: with fewer its tests decide little."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one combination did at one datapoint."""
+
+    score: float
+    """From 0 to 1; more is better."""
+    latency_s: float = 0.0
+    """Seconds, as the server reported them."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: float = 0.0
+    """In the currency of the prices."""
+
+
+Outcome: TypeAlias = float | Evaluation | Exception
+
+
+class ScoreTable:
+    """The scores of N combinations, the arms, at M datapoints, all in one order that chance made.
+
+    Args:
+        shape: how many choices each name has; an arm is one choice of each.
+        size: M.
+        delta: how often what a strategy claims may be wrong, above 0 and below 1.
+        max_errors: the share of the datapoints at which an arm may fail, from 0 to 1.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], size: int, *, delta: float = 0.05, max_errors: float = 0.1
+    ) -> None:
+        self.places = list(itertools.product(*map(range, shape)))
+        """For each arm the number of its choice under each name."""
+        self.arms = range(len(self.places))
+        self.size, self.delta, self.max_errors = size, delta, max_errors
+        self.scores: Floats = np.full((len(self.arms), size), np.nan)
+        """(N, M): nan where nothing was evaluated, 0 where that failed."""
+        self.failed: NDArray[np.bool_] = np.zeros((len(self.arms), size), bool)
+        self.costs: Floats = np.zeros((len(self.arms), len(COSTS)))
+        """(N, 4): sums."""
+        self.first_error: dict[int, Exception] = {}
+        self.verdicts: dict[int, str] = {}
+        """What a strategy knows of an arm, in a few words."""
+        self.ruled_out: set[int] = set()
+        """The arms that a strategy will not name."""
+
+    def write(self, cell: Cell, outcome: Outcome) -> None:
+        """Write what came of a cell; what is no score from 0 to 1 is an error."""
+        arm, place = cell
+        value = outcome.score if isinstance(outcome, Evaluation) else outcome
+        score = score_of(value)
+        self.scores[cell] = score or 0.0
+        if score is None:
+            bad = ValueError(f"expected a score from 0 to 1, got {value!r}")
+            self.first_error.setdefault(arm, value if isinstance(value, Exception) else bad)
+            self.failed[arm, place] = True
+        elif isinstance(outcome, Evaluation):
+            self.costs[arm] += [getattr(outcome, cost) for cost in COSTS]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(N,): at how many datapoints each arm was evaluated."""
+        counts: NDArray[np.int64] = (~np.isnan(self.scores)).sum(1)
+        return counts
+
+    def seen(self, arm: int) -> Floats:
+        """The scores of an arm in the order of the datapoints."""
+        row = self.scores[arm]
+        seen: Floats = row[~np.isnan(row)]
+        return seen
+
+    def mean(self, arm: int) -> float:
+        """The mean score of an arm, an error as 0; nan without any."""
+        seen = self.seen(arm)
+        return round(float(seen.mean()), 12) if len(seen) else math.nan  # no rounding of floats
+
+    def missing(self, arms: Sequence[int], end: int | None = None) -> list[Cell]:
+        """The cells of these arms, up to a place, that were not evaluated: place by place."""
+        empty = np.argwhere(np.isnan(self.scores[list(arms), :end].T))
+        return [(arms[number], place) for place, number in empty.tolist()]
+
+    def is_fit(self, arm: int) -> bool:
+        """Whether an arm was evaluated, and failed at no more of its datapoints than it may."""
+        count = len(self.seen(arm))
+        return count > 0 and self.failed[arm].sum() <= self.max_errors * count + ROUNDING
+
+    def is_unfit(self, arm: int) -> bool:
+        """Whether an arm has failed more often already than it may at the whole dataset."""
+        return bool(self.failed[arm].sum() > self.max_errors * self.size + ROUNDING)
+
+    def best(self, arms: Sequence[int] | None = None) -> int | None:
+        """The fit arm with the highest mean, of equals the first."""
+        fit = filter(self.is_fit, self.arms if arms is None else arms)
+        return max(fit, key=self.mean, default=None)
+
+    def surest(self, arms: Sequence[int]) -> list[int]:
+        """The fit arm with the highest lower bound of its mean over the dataset, if one is fit."""
+
+        def low(arm: int) -> float:
+            seen = self.seen(arm)
+            bound = interval(seen, self.delta, self.size)[0]
+            return self.mean(arm) if len(seen) == self.size else float(bound)
+
+        return sorted(filter(self.is_fit, arms), key=lambda arm: -low(arm))[:1]
+
+    def named(self) -> int | None:
+        """The best of the arms evaluated on the whole dataset; before there is one, of all."""
+        best = self.best(np.flatnonzero(self.counts == self.size).tolist())
+        return self.best() if best is None else best
+
+
+def brute_force(table: ScoreTable, _rng: np.random.Generator) -> Cells:
+    """All there is."""
+    yield table.missing(table.arms)
+
+
+def random_search(
+    table: ScoreTable, rng: np.random.Generator, *, sample_fraction: float = 0.25
+) -> Cells:
+    """A share of the arms, rounded up, drawn by chance."""
+    yield table.missing(_some(table, rng, sample_fraction))
+
+
+def _some(table: ScoreTable, rng: np.random.Generator, share: float) -> list[int]:
+    count = math.ceil(share * len(table.arms) - ROUNDING)
+    drawn: list[int] = rng.permutation(table.arms)[:count].tolist()
+    return drawn
+
+
+def hill_climbing(
+    table: ScoreTable, rng: np.random.Generator, *, restarts: int = 3, batch_size: int = 4
+) -> Cells:
+    """From several arms at once to their best neighbours, until no neighbour is better.
+
+    Args:
+        table: of the scores.
+        rng: draws where climbs begin, and the order of the neighbours.
+        restarts: how many climbs there are.
+        batch_size: neighbours, which differ in one choice, that a climb evaluates together.
+    """
+    places = np.array(table.places)
+    near = [np.flatnonzero((places != place).sum(1) == 1).tolist() for place in places]
+
+    def top(here: int) -> int:
+        """Where a climb is, as far as was evaluated."""
+        while (best := table.best([here, *near[here]])) not in {here, None}:
+            here = int(best or 0)
+        return here
+
+    batch = climbs = rng.permutation(table.arms)[:restarts].tolist()
+    while batch:
+        yield table.missing(batch)
+        climbs, batch = list(map(top, climbs)), []
+        for here in climbs:
+            new = [arm for arm in near[here] if not len(table.seen(arm)) and arm not in batch]
+            rng.shuffle(new)
+            batch += new[:batch_size]
+
+
+def bayesian(
+    table: ScoreTable, rng: np.random.Generator, *, budget: float = 0.25, batch_size: int = 2
+) -> Cells:
+    """Half of a share of the arms by chance, then those that promise the greatest improvement.
+
+    It is expected by a Gaussian process (Matern 5/2) over the one-hot codes of an arm's choices.
+
+    Args:
+        table: of the scores.
+        rng: draws the first arms, at most two a name and two more.
+        budget: the share of the arms, rounded up.
+        batch_size: arms that are chosen together.
+    """
+    from scipy.stats import norm  # type: ignore[import-untyped]
+    from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
+    from sklearn.gaussian_process.kernels import Matern, WhiteKernel  # type: ignore[import-untyped]
+
+    places = np.array(table.places)
+    codes = np.hstack([np.eye(column.max() + 1)[column] for column in places.T])
+    drawn = _some(table, rng, budget)
+    left = len(drawn)
+    batch = drawn[: min(math.ceil(left / 2), 2 * places.shape[1] + 2)]
+    while batch:
+        yield table.missing(batch)
+        left -= len(batch)
+        known = np.flatnonzero(table.counts).tolist()
+        rest = rng.permutation(np.flatnonzero(table.counts == 0))
+        if not len(rest) or not left:
+            return
+        means = [table.mean(arm) for arm in known]
+        kernel = Matern(3.0, "fixed", nu=2.5) + WhiteKernel(0.01, "fixed")
+        process = GaussianProcessRegressor(kernel, normalize_y=True).fit(codes[known], means)
+        expected, deviation = process.predict(codes[rest], return_std=True)
+        z = (expected - max(means)) / np.maximum(deviation, ROUNDING)
+        gain = deviation * (z * norm.cdf(z) + norm.pdf(z))
+        order = np.argsort(-gain.round(9), kind="stable")
+        batch = rest[order][: min(batch_size, left)].tolist()
+
+
+def matrix_ucb(
+    table: ScoreTable,
+    _rng: np.random.Generator,
+    *,
+    budget: float = 0.25,
+    batch_size: int | None = None,
+    exploration: float = 1.0,
+) -> Cells:
+    """A share of the cells, each where most can be hoped; then the surest arm is finished.
+
+    The hope is the mean and sqrt(exploration / n): UCB-E (Audibert, Bubeck and Munos 2010, "Best
+    arm identification in multi-armed bandits"), on a table of scores as in Zhou et al. (2024, "On
+    Speeding Up Language Model Evaluation").
+
+    Args:
+        table: of the scores.
+        budget: the share of the cells, rounded up, and at least one of each arm.
+        batch_size: cells of a round; None: a tenth of all.
+        exploration: how much what is not known counts.
+    """
+    left = math.ceil(budget * table.scores.size - ROUNDING)
+    most = batch_size or max(1, table.scores.size // 10)
+    cells = table.missing(table.arms, max(1, min(table.size // 20, left // len(table.arms))))
+    while cells:
+        yield cells
+        left -= len(cells)
+        means, counts, cells = np.nanmean(table.scores, 1), table.counts, []
+        fit = np.array([not table.is_unfit(arm) for arm in table.arms])
+        while len(cells) < min(most, left) and (is_open := fit & (counts < table.size)).any():
+            hopes = np.where(is_open, means + np.sqrt(exploration / counts), -1)
+            arm = int(hopes.argmax())
+            cells.append((arm, int(counts[arm])))
+            counts[arm] += 1
+    while cells := table.missing(table.surest(table.arms)):
+        yield cells
+
+
+def arm_elimination(
+    table: ScoreTable,
+    _rng: np.random.Generator,
+    *,
+    n_initial: int | None = None,
+    growth_factor: float = 2.0,
+) -> Cells:
+    """All arms, in rounds that grow; who is shown to be worse than the leader is out.
+
+    The leader is the fit arm with the highest mean so far. Its rivals are compared with it
+    datapoint by datapoint, each at delta divided by their number. The last arm that is left is
+    evaluated on the whole dataset; should it fail too often, those that it beat are in again.
+
+    Args:
+        table: of the scores.
+        n_initial: datapoints of the first round; None: a tenth of the dataset, at least `FIRST`.
+        growth_factor: how many times as many datapoints each round has as the one before.
+    """
+    yield from _race(table, lambda: _rivals(table, 0.0, "ruled out"), n_initial, growth_factor)
+
+
+def epsilon_lucb(
+    table: ScoreTable,
+    _rng: np.random.Generator,
+    *,
+    epsilon: float = 0.01,
+    n_initial: int | None = None,
+    growth_factor: float = 2.0,
+) -> Cells:
+    """As arm elimination, but out is whoever is shown to be at most epsilon above the leader."""
+    out = f"not {epsilon:g} better"
+    yield from _race(table, lambda: _rivals(table, epsilon, out), n_initial, growth_factor)
+
+
+def threshold(
+    table: ScoreTable,
+    _rng: np.random.Generator,
+    *,
+    threshold: float = 0.75,
+    n_initial: int | None = None,
+    growth_factor: float = 2.0,
+) -> Cells:
+    """As arm elimination, but out is whoever is known to reach the threshold, or to stay below.
+
+    Each is tested at delta divided by their number. The surest that reaches it is finished.
+    """
+    yield from _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
+
+
+def _race(
+    table: ScoreTable,
+    still_in: Callable[[], list[int]],
+    n_initial: int | None,
+    growth_factor: float,
+) -> Cells:
+    """Those still in at the next datapoints, round by round; the last one at all of them."""
+    batch = n_initial or max(FIRST, table.size // 10)
+    end, racing = min(table.size, batch), list(table.arms)
+    while cells := table.missing(racing, end if len(racing) > 1 else None):
+        yield cells
+        racing = still_in()
+        if not table.missing(racing, end):
+            batch = math.ceil(batch * growth_factor)
+            end = min(table.size, end + batch)
+
+
+def _rivals(table: ScoreTable, epsilon: float, out: str) -> list[int]:
+    """The leader and whoever may be more than epsilon above it."""
+    delta = table.delta / max(1, len(table.arms) - 1)
+    leader, racing = table.best(), []
+    table.verdicts = {}
+    for arm in itertools.filterfalse(table.is_unfit, table.arms):
+        is_out = False
+        if leader is not None and arm != leader:
+            # All see the datapoints in one order: what both have seen is a beginning of it.
+            count = min(len(table.seen(leader)), len(table.seen(arm)))
+            a, b = table.scores[leader, :count], table.scores[arm, :count]
+            is_out = bool(is_better(a, b, delta, margin=-epsilon, population=table.size))
+        if is_out:
+            table.verdicts[arm] = out
+        else:
+            racing.append(arm)
+    table.ruled_out = set(table.verdicts)
+    return racing
+
+
+def _undecided(table: ScoreTable, threshold: float) -> list[int]:
+    """Those of whom it is not known whether they reach the threshold; else the surest that does."""
+    needed = -math.log(table.delta / len(table.arms))
+    table.verdicts = {}
+    for arm in itertools.filterfalse(table.is_unfit, table.arms):
+        seen = table.seen(arm)
+        if len(seen) == table.size:
+            is_above = table.mean(arm) >= round(threshold, 12)
+            is_below = not is_above
+        else:
+            is_above = bool(log_evidence(seen, threshold, table.size) >= needed)
+            is_below = bool(log_evidence(1 - seen, 1 - threshold, table.size) >= needed)
+        known = "reaches" if is_above else "does not reach" if is_below else "undecided"
+        table.verdicts[arm] = known
+    arms = {word: [arm for arm, known in table.verdicts.items() if known == word] for word in WORDS}
+    table.ruled_out = set(arms["does not reach"])
+    return arms["undecided"] or table.surest(arms["reaches"] or table.arms)
+
+
+WORDS = ("reaches", "does not reach", "undecided")
+
+Strategy: TypeAlias = Callable[..., Cells]
+"""`(table, rng, *, settings) -> rounds of cells`; who is to be named is evaluated everywhere."""
+_SOME = "The best of those seen, each on all datapoints; of the others nothing is claimed."
+_WRONG = "with a chance of error of at most {delta:g}"
+SELECTORS: Mapping[str, tuple[Strategy, str, str]] = {
+    "brute_force": (brute_force, "best", "The best on these datapoints: all were seen."),
+    "random": (random_search, "best of those seen", _SOME),
+    "hill_climbing": (hill_climbing, "best of those seen", _SOME),
+    "arm_elimination": (arm_elimination, "best", f"The best on these datapoints, {_WRONG}."),
+    "threshold": (
+        threshold,
+        "best so far",
+        f"Who reaches {{threshold:g}} on these datapoints and who does not, {_WRONG}.",
+    ),
+    "epsilon_lucb": (
+        epsilon_lucb,
+        "best, or {epsilon:g} below",
+        f"At most {{epsilon:g}} worse than the best on these datapoints, {_WRONG}.",
+    ),
+    "bayesian": (bayesian, "best of those seen", _SOME),
+    "matrix_ucb": (
+        matrix_ucb,
+        "best so far",
+        "No chance of error is claimed: the calls went where a score may be high.",
+    ),
+}
+"""By name: the strategy, what it says of the one that it names, and what it claims."""

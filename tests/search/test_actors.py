@@ -1,0 +1,165 @@
+"""Actors draw by seed and learn which prompt suits which question; so does the ridge critic."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_utils.encoders import Encoder, make_encoder
+from search.actors import FixedActor, PolicyActor, RandomActor, RidgeCritic
+from tests.search.small_world import PROMPTS, chance_of, questions
+
+MORE = (*PROMPTS, "Answer the question.", "Be brief.")
+QUESTION = "What is 2 plus 2?"
+ENCODER = make_encoder("hashing")
+Triple = tuple[str, str, str]
+
+
+def teach(actor: PolicyActor, steps: int, count: int, seed: int = 0) -> None:
+    """Let it choose, and learn a reward for each chosen prompt."""
+    chance = random.Random(seed)
+    for step, question in enumerate(questions(steps, seed)):
+        choice = actor.choose(question, MORE, count, step)
+        rewards = [float(chance.random() < chance_of(question, each)) for each in choice.chosen]
+        actor.learn(choice, rewards)
+
+
+def worth(actor: PolicyActor) -> float:
+    """How likely its favourite prompt is right, on questions that it has not seen."""
+    fresh = questions(80, seed=999)
+    favourites = [actor.choose(question, MORE, 1, 0).favourite for question in fresh]
+    return float(np.mean(list(map(chance_of, fresh, favourites))))
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize("make", [RandomActor, lambda seed: PolicyActor(ENCODER, seed=seed)])
+def test_a_choice_is_of_different_prompts_and_depends_on_seed_and_step(
+    make: Callable[[int], RandomActor], count: int
+) -> None:
+    one, again, other = (
+        [make(seed).choose(QUESTION, MORE, count, step) for step in range(9)] for seed in (4, 4, 5)
+    )
+    assert one == again != other
+    assert len({choice.places for choice in one}) > 1
+    for choice in one:
+        assert len(set(choice.chosen)) == len(choice.places) == min(count, len(MORE))
+        assert sum(choice.probabilities) == pytest.approx(1)
+
+
+def test_a_fixed_actor_always_chooses_its_prompt() -> None:
+    assert FixedActor("P").choose(QUESTION, MORE, 3, 0).chosen == ("P", "P", "P")
+    assert FixedActor().choose(QUESTION, MORE, 1, 5).favourite == MORE[0]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_chance_that_a_prompt_is_among_the_chosen_weighs_its_reward_fairly(count: int) -> None:
+    """The weighted mean of a constant is that constant, and of each prompt its probability."""
+    actor = PolicyActor(ENCODER, exploration=0.3)
+    teach(actor, 60, 3)
+    sums = np.zeros(len(MORE))
+    draws = 4000
+    for step in range(draws):
+        choice = actor.choose(QUESTION, MORE, count, step)
+        for place, chance in zip(choice.places, choice.inclusion, strict=True):
+            sums[place] += choice.probabilities[place] / chance
+    assert sums / draws == pytest.approx(np.array(choice.probabilities), abs=0.04)
+
+
+@pytest.mark.parametrize(("count", "steps", "least"), [(3, 150, 0.8), (1, 400, 0.6)])
+def test_a_policy_learns_which_prompt_suits_which_kind_of_question(
+    encoder: Encoder, count: int, steps: int, least: float
+) -> None:
+    actor = PolicyActor(encoder, seed=1)
+    assert worth(actor) < 0.5
+    teach(actor, steps, count, 1)
+    assert worth(actor) > least
+
+
+def test_what_a_policy_learned_holds_for_a_child_of_a_prompt_that_was_tried(
+    encoder: Encoder,
+) -> None:
+    actor = PolicyActor(encoder)
+    teach(actor, 150, 3)
+    child = f"You are kind. {PROMPTS[1]}"
+    question = "How often does the letter a stand in the word dega?"
+    assert actor.choose(question, [MORE[0], child, *MORE[2:]], 1, 0).favourite == child
+
+
+@given(st.lists(st.none() | st.floats(0, 2), min_size=3, max_size=3))
+def test_a_reward_that_is_missing_teaches_nothing(rewards: list[float | None]) -> None:
+    actor = PolicyActor(ENCODER)
+    choice = actor.choose(QUESTION, MORE, 3, 0)
+    before = actor.probabilities(QUESTION, MORE)
+    actor.learn(choice, [None, None, None])
+    assert (actor.probabilities(QUESTION, MORE) == before).all()
+    actor.learn(choice, rewards)
+    known = [reward for reward in rewards if reward is not None]
+    if len(set(known)) > 1:
+        odds = actor.probabilities(QUESTION, MORE)
+        scored = {
+            reward: odds[k]
+            for k, reward in zip(choice.places, rewards, strict=True)
+            if reward is not None
+        }
+        assert scored[max(known)] >= scored[min(known)]
+
+
+def test_full_exploration_draws_evenly_whatever_was_learned(encoder: Encoder) -> None:
+    actor = PolicyActor(encoder, exploration=1.0)
+    teach(actor, 100, 3)
+    assert max(actor.probabilities(QUESTION, MORE)) > 0.5
+    drawn = Counter(actor.choose(QUESTION, MORE, 1, step).places[0] for step in range(1200))
+    assert all(abs(drawn[place] - 200) < 60 for place in range(len(MORE)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"exploration": 1.5}, "exploration from 0 to 1"), ({"learning_rate": -1.0}, "learning_rate")],
+)
+def test_a_number_out_of_range_is_refused(settings: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        PolicyActor(ENCODER, **settings)  # type: ignore[arg-type] # floats by name
+
+
+def suits(prompt: str, query: str) -> float:
+    """A prompt helps with one kind of query and harms another."""
+    return float(("step" in prompt) == ("cream" in query))
+
+
+def cases(*verbs: str) -> list[Triple]:
+    return [
+        (prompt, f"How do I {verb} {thing}?", f"You {verb} it.")
+        for verb in verbs
+        for thing in ("cream", "a door")
+        for prompt in ("Think step by step.", "Answer at once.", "You are a cook.")
+    ]
+
+
+def test_a_ridge_critic_knows_nothing_at_first_and_learns_which_prompt_suits_which_query() -> None:
+    critic = RidgeCritic(ENCODER)
+    assert critic.score("Answer.", "What is 2 + 3?", "5") == 0.5
+    for case in 5 * cases("bake", "whip", "paint", "shake", "open", "sell"):
+        critic.feedback(*case, suits(*case[:2]))
+    for case in cases("fold", "carry", "freeze"):
+        assert (critic.score(*case) > 0.5) == (suits(*case[:2]) > 0.5)
+
+
+@given(st.lists(st.sampled_from(cases("bake", "whip")), max_size=12))
+def test_ridge_scores_are_those_of_the_regression_on_all_feedback_at_once(
+    told: list[Triple],
+) -> None:
+    """Whether scores are asked for in between or not, and in any order of the feedback."""
+    first, second = RidgeCritic(ENCODER, sketch=8), RidgeCritic(ENCODER, sketch=8)
+    for case in told:
+        first.feedback(*case, suits(*case[:2]))
+    for case in reversed(told):
+        second.feedback(*case, suits(*case[:2]))
+        second.score(*case)
+    for case in cases("fold"):
+        assert first.score(*case) == pytest.approx(second.score(*case))

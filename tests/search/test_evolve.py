@@ -1,0 +1,376 @@
+"""Laws of an evolution: same replies, same results; nothing paid for twice; no error is a score."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import signal
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mutators.mutator import by_rule
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.reply_log import ReplyLog
+from search.async_llm import AsyncLLMInterface
+from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
+from search.evolve import (
+    AsyncEvolutionController,
+    EvolutionController,
+    EvolutionProgress,
+    Generation,
+    NothingScoredError,
+)
+from search.panel import AsyncEvaluationPipeline
+from search.task import SEED_INSTRUCTIONS, Problem, bundled_task
+from simulator.process import EmbeddedServer
+from tests.search.evolutions import MODELS, evolved, small, timeless
+
+
+@pytest.fixture(scope="module")
+def whole(simulator: EmbeddedServer) -> dict[str, Any]:
+    """What the small evolution finds when nothing disturbs it."""
+    return evolved(simulator, small())
+
+
+def requests_of(log: Path) -> list[dict[str, Any]]:
+    """What was sent, by a log of replies."""
+    with sqlite3.connect(log) as database:
+        rows = database.execute("SELECT request FROM replies").fetchall()
+    database.close()
+    return [json.loads(row[0]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"enable_async_evaluation": False},
+        {"max_concurrent_requests": 7, "genome_batch_size": 2, "max_concurrent_genomes": 1},
+        {"max_concurrent_requests": 20, "genome_batch_size": 20, "max_concurrent_genomes": 20},
+    ],
+)
+def test_results_are_equal_at_any_concurrency_and_the_cap_holds(
+    server: EmbeddedServer, whole: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    found = evolved(server, small(**schedule))
+    assert timeless(found) == timeless(whole)
+    most = schedule.get("max_concurrent_requests", 1)
+    assert server.stats()["max_in_flight"] <= found["metrics"]["max_in_flight"] <= most
+
+
+def test_the_plain_config_makes_one_call_at_a_time(server: EmbeddedServer) -> None:
+    plain = EvolutionConfig(population_size=2, max_generations=1, panel_size=5, held_out=0.0)
+    assert evolved(server, plain)["held_out"] is None
+    assert server.stats()["max_in_flight"] == 1
+
+
+def test_another_seed_is_another_search(server: EmbeddedServer, whole: dict[str, Any]) -> None:
+    assert evolved(server, small(seed=1))["history"] != whole["history"]
+
+
+def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(
+    server: EmbeddedServer,
+) -> None:
+    settings = {"population_size": 12, "elite_size": 4, "max_generations": 4, "panel_size": 40}
+    found = evolved(server, small(**settings, held_out=0.3, seed=2))
+    assert found["best_fitness"] > found["seed_fitness"]
+    assert found["held_out"]["difference"] > 0.1
+    means = found["held_out"]["best"] - found["held_out"]["seed"]
+    assert means == pytest.approx(found["held_out"]["difference"])
+
+
+def test_the_best_never_falls_and_every_birth_has_its_parents(whole: dict[str, Any]) -> None:
+    best = [record["best_fitness"] for record in whole["history"]]
+    assert best == sorted(best)
+    assert best[-1] == whole["best_fitness"] == whole["population"][0]["fitness"]
+    births = whole["births"]
+    assert {whole["best_prompt"], SEED_INSTRUCTIONS} <= {birth["prompt"] for birth in births}
+    assert len(births) == whole["genomes"] == sum(each["children"] for each in whole["history"])
+    for place, birth in enumerate(births):
+        assert bool(birth["parents"]) == bool(birth["steps"])
+        assert all(parent < place for parent in birth["parents"])
+
+
+@settings(max_examples=15)
+@given(
+    texts=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
+    seed=st.integers(0, 50),
+    cap=st.sampled_from([1, 7, 20]),
+)
+def test_an_equal_prompt_is_scored_once(
+    simulator: EmbeddedServer, texts: list[int], seed: int, cap: int
+) -> None:
+    """Whatever the operators make; no memory of calls hides it."""
+
+    @by_rule
+    def another(_text: str, _earlier: Sequence[str], seed: int) -> str:
+        """One of a few texts."""
+        return f"Prompt {texts[seed % len(texts)]}."
+
+    simulator.reset_stats()
+    config = small(panel_size=4, held_out=0.0, early_stop_level=0.0, failures_shown=0, seed=seed)
+    with Dispatcher([simulator.host], memory_bytes=0) as dispatcher:
+        found = EvolutionController(
+            replace(config, max_concurrent_requests=cap),
+            dispatcher=dispatcher,
+            mutators=[another],
+            crossovers=(),
+            **MODELS,
+        ).run_evolution()
+    prompts = [birth["prompt"] for birth in found["births"]]
+    assert len(set(prompts)) == len(prompts) == found["genomes"]
+    assert simulator.stats()["calls"] == 4 * len(prompts)
+
+
+def test_held_out_problems_are_in_no_prompt_and_failures_are_shown_to_the_rewording_model(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config, task = small(held_out=0.2, max_generations=4), bundled_task()
+    with (
+        ReplyLog(tmp_path / "replies.sqlite", digests={}) as log,
+        Dispatcher([server.host]) as dispatcher,
+    ):
+        dispatcher.keep_in(log)
+        ends: list[int] = []
+        EvolutionController(
+            config,
+            dispatcher=dispatcher,
+            on_generation=lambda _: ends.append(log.totals()["calls"]),
+            **MODELS,
+        ).run_evolution()
+    train, held_out = task.split(config.held_out, config.seed)
+    requests = requests_of(tmp_path / "replies.sqlite")
+    before_the_end = [each for each in requests if each.get("system")][: ends[-1]]
+    rewordings = [each["prompt"] for each in requests if not each.get("system")]
+    texts = [*rewordings, *(each["system"] for each in requests if each.get("system"))]
+    assert not any(problem.question in text for problem in held_out.problems for text in texts)
+    assert any(problem.question in text for problem in train.problems for text in rewordings)
+    asked = Counter(each["prompt"] for each in before_the_end)
+    assert len(set(asked) & {problem.question for problem in train.problems}) == 10
+
+
+FAULTS = [
+    {"kind": "status", "status": 503, "rate": 0.2, "first": 3},
+    {"kind": "drop", "rate": 0.1, "first": 1, "at": "body"},
+    {"kind": "hang", "rate": 0.02, "first": 1},
+]
+
+
+def test_faults_that_pass_change_no_result(server: EmbeddedServer, whole: dict[str, Any]) -> None:
+    server.set_faults(FAULTS)
+    found = evolved(server, small())
+    assert found["metrics"]["retries"] > 0
+    assert timeless(found) == timeless(whole)
+
+
+def test_a_failed_call_is_never_a_zero(server: EmbeddedServer) -> None:
+    """A prompt's fitness is the mean of what was scored; with too few scores it has none."""
+
+    def evaluate(**settings: Any) -> Any:  # noqa: ANN401 - an Evaluated
+        with Dispatcher([server.host], attempts=1, memory_bytes=0) as dispatcher:
+            calls = AsyncLLMInterface(dispatcher, model="sim-solver")
+            pipeline = AsyncEvaluationPipeline(
+                calls, bundled_task(), model="sim-solver", config=small(**settings)
+            )
+            (found,) = asyncio.run(pipeline.evaluate_population([SEED_INSTRUCTIONS]))
+            calls.close()
+        return found
+
+    right = evaluate()
+    server.set_faults([{"kind": "status", "status": 503, "rate": 0.6}])
+    broken, given_up = evaluate(max_unscored=0.9), evaluate()
+    scored = [score for score in broken.scores if score is not None]
+    assert 0 < len(scored) < len(broken.scores)
+    assert all(a in {None, b} for a, b in zip(broken.scores, right.scores, strict=True))
+    assert broken.fitness == pytest.approx(sum(scored) / len(scored))
+    assert given_up.fitness is None
+    assert "busy" in given_up.error
+
+
+def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedServer) -> None:
+    """Each scoring waits until another one is under way: none would end if they took turns."""
+    two, inside = threading.Event(), itertools.count(1)
+
+    def score(_problem: Problem, _reply: str) -> float:
+        if next(inside) >= 2:
+            two.set()
+        return float(two.wait(timeout=30))
+
+    task = replace(bundled_task(), scorer=score)
+    found = evolved(server, small(max_generations=0, max_concurrent_requests=4), task=task)
+    assert found["best_fitness"] == 1
+
+
+def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:
+    def break_it(_: Generation) -> None:
+        server.set_faults([{"kind": "status", "status": 503, "rate": 1.0}])
+
+    with Dispatcher([server.host], attempts=1) as dispatcher:
+        found = EvolutionController(
+            small(patience=1), dispatcher=dispatcher, on_generation=break_it, **MODELS
+        ).run_evolution()
+    assert found["ended"] == "no better prompt in 1 generation"
+    assert found["best_fitness"] == found["history"][0]["best_fitness"] is not None
+    assert found["held_out"]["queries"] == 0
+    with (
+        Dispatcher([server.host], attempts=1) as dispatcher,
+        pytest.raises(NothingScoredError, match=r"first population could be scored: .*busy"),
+    ):
+        EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
+
+
+def test_stopped_and_begun_again_it_ends_the_same_and_pays_for_no_reply_twice(
+    server: EmbeddedServer, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
+        calls = itertools.count(1)
+
+        def stop_in_the_middle(_: EvolutionProgress) -> None:
+            if next(calls) == 60:
+                controller.stop()
+
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            controller = EvolutionController(
+                small(), dispatcher=dispatcher, on_progress=stop_in_the_middle, **MODELS
+            )
+            stopped = controller.run_evolution()
+        assert stopped["interrupted"]
+        assert log.totals()["calls"] == server.stats()["calls"] < whole["metrics"]["calls"]
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            again = EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
+        assert timeless(again) == timeless(whole)
+        paid = whole["metrics"]["calls"] - whole["metrics"]["hits"]
+        assert log.totals()["calls"] == server.stats()["calls"] == paid
+
+
+def interrupt_in_generation(number: int) -> Callable[[EvolutionProgress], None]:
+    """Ctrl-C, once, a few calls after so many generations."""
+    calls = itertools.count(1)
+
+    def look(progress: EvolutionProgress) -> None:
+        if progress.generations == number and next(calls) == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return look
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_ctrl_c_leaves_what_was_found(
+    server: EmbeddedServer, whole: dict[str, Any], face: str
+) -> None:
+    with Dispatcher([server.host]) as dispatcher:
+        controller = AsyncEvolutionController(
+            small(), dispatcher=dispatcher, on_progress=interrupt_in_generation(1), **MODELS
+        )
+        runs: dict[str, Callable[[], object]] = {
+            "threads": controller.run_evolution,
+            "asyncio": lambda: asyncio.run(controller.run_evolution_async()),
+        }
+        with pytest.raises(KeyboardInterrupt):
+            runs[face]()
+    assert controller.results["interrupted"]
+    assert controller.results["history"] == whole["history"][:1]
+    assert 0 < controller.results["metrics"]["calls"] < whole["metrics"]["calls"]
+
+
+def test_an_error_of_a_users_own_is_raised_and_leaves_what_was_found(
+    server: EmbeddedServer, whole: dict[str, Any]
+) -> None:
+    def fail(_: Generation) -> None:
+        raise RuntimeError("the plot failed")
+
+    with Dispatcher([server.host]) as dispatcher:
+        controller = EvolutionController(
+            small(), dispatcher=dispatcher, on_generation=fail, **MODELS
+        )
+        with pytest.raises(RuntimeError, match="the plot failed"):
+            controller.run_evolution()
+    assert controller.results["history"] == whole["history"][:1]
+
+
+def test_progress_is_reported_after_each_call(
+    server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports: list[EvolutionProgress] = []
+    generations: list[Generation] = []
+    found = evolved(server, small(), on_progress=reports.append, on_generation=generations.append)
+    assert capsys.readouterr().err == ""
+    assert len(reports) == found["metrics"]["calls"]
+    assert {each.generations for each in reports} == {0, 1, 2, 3}
+    assert {each.of for each in reports} == {3}
+    assert [each.to_json() for each in generations] == found["history"]
+    found = evolved(server, small(), show_progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"generations: 3 of 3, best {found['best_fitness']:.3f}, " in err.splitlines()[-1]
+
+
+def test_the_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer) -> None:
+    seen: list[float | None] = []
+    with Dispatcher([server.host], rate_limit_per_minute=50_000) as dispatcher:
+        for limit in (20_000, 90_000, None):
+            EvolutionController(
+                small(max_generations=0, rate_limit_per_minute=limit),
+                dispatcher=dispatcher,
+                on_progress=lambda _: seen.append(dispatcher.rate.per_minute),
+                **MODELS,
+            ).run_evolution()
+            assert dispatcher.rate.per_minute == 50_000
+    assert set(seen) == {20_000, 50_000}
+
+
+def test_performance_is_logged_where_that_is_asked_for(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "search"):
+        evolved(server, small(max_generations=0))
+        evolved(server, small(max_generations=0, detailed_performance_logging=True))
+    assert [record.getMessage()[:18] for record in caplog.records] == ["generation 0: best"]
+
+
+MISUSE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"seed_prompts": [" "]}, "a seed prompt is blank"),
+    ({}, {"seed_prompts": ["a", "a"]}, "given twice"),
+    (
+        {},
+        {"seed_prompts": list("abcdefg")},
+        r"expected 1 to population_size \(6\) seed prompts, got 7",
+    ),
+    ({}, {"mutators": []}, "no mutator"),
+    ({}, {"model": None}, "expected a model beside the dispatcher"),
+    ({"panel_size": 5000}, {}, "panel_size is 5000; expected at most"),
+    ({"population_size": 1}, {}, "population_size is 1; expected at least 2"),
+    ({"elite_size": 4}, {}, "elite_size is 4; expected at most 3"),
+    ({"held_out": 1.5}, {}, "held_out is 1.5; expected from 0 to 1"),
+    ({"early_stop_level": 0.9}, {}, "early_stop_level is 0.9"),
+    ({"async_batch_size": 0}, {}, "async_batch_size is 0"),
+    ({"rate_limit_per_minute": 0}, {}, "rate_limit_per_minute is 0"),
+]
+
+
+@pytest.mark.parametrize(("settings_", "more", "says"), MISUSE)
+def test_what_cannot_be_is_an_error_that_names_it(
+    server: EmbeddedServer, settings_: dict[str, Any], more: dict[str, Any], says: str
+) -> None:
+    with Dispatcher([server.host]) as dispatcher, pytest.raises(ValueError, match=says):
+        EvolutionController(
+            small(**settings_), dispatcher=dispatcher, **(MODELS | more)
+        ).run_evolution()
+
+
+def test_a_preset_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="preset is 'bold'; expected one of balanced"):
+        AsyncEvolutionConfig.preset("bold")

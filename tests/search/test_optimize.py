@@ -1,0 +1,375 @@
+"""The hybrid search: what learns and what does not, in parallel as one call after another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.errors import BadReplyError, CallCancelledError
+from ollama_utils.types import Call, Completion
+from scorers.judge import LLMCritic
+from search.actors import FixedActor, PolicyActor, RandomActor, RidgeCritic
+from search.optimize import (
+    ActorCriticParams,
+    HybridOptimizationFlow,
+    RewardWeights,
+    optimize_task,
+)
+from search.population import PromptPopulation
+from search.task import SEED_INSTRUCTIONS, Problem, Task, bundled_task
+from tests.search.small_world import PROMPTS, SmallModel, chance_of, is_right, questions
+
+QUESTION = "What is 2 plus 2?"
+ENCODER = make_encoder("hashing")
+TEXTS = questions(12, seed=4)
+SMALL = ActorCriticParams(
+    num_candidates=3, update_interval=4, population_size=8, elite_size=2, seed=3
+)
+TASK = bundled_task()
+
+
+class KnowingCritic:
+    """Scores a right reply .8 and a wrong one .1, and keeps the feedback it is given."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, str, float]] = []
+
+    def score(self, prompt: str, query: str, response: str) -> float:
+        del prompt, query
+        return 0.8 if response == "right" else 0.1
+
+    def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
+        self.heard.append((prompt, query, response, value))
+
+
+def make_flow(
+    model: Any = None,  # noqa: ANN401 - any model
+    params: ActorCriticParams = SMALL,
+    **more: Any,  # noqa: ANN401 - of `from_params`
+) -> HybridOptimizationFlow:
+    """A flow in the small world."""
+    return HybridOptimizationFlow.from_params(
+        params, model or SmallModel(), model="any", prompts=PROMPTS, encoder=ENCODER, **more
+    )
+
+
+def state(flow: HybridOptimizationFlow) -> tuple[object, ...]:
+    """All that a flow has learned, as far as a user sees it."""
+    odds = [flow.actor.choose(text, PROMPTS, 1, 0).probabilities for text in TEXTS]
+    scores = [flow.critic.score(PROMPTS[0], text, "right") for text in TEXTS]
+    return flow.steps, flow.rewarded_steps, flow.population.members, odds, scores
+
+
+def test_a_flow_with_parallel_evaluation_as_the_reference_has_it(
+    dispatcher: Dispatcher, encoder: Encoder
+) -> None:
+    flow = HybridOptimizationFlow(
+        dispatcher,
+        PromptPopulation([SEED_INSTRUCTIONS, *PROMPTS]),
+        PolicyActor(encoder),
+        LLMCritic(dispatcher, "sim-judge"),
+        parallel_eval=True,
+        max_workers=4,
+        model="sim-solver",
+    )
+    result = flow.step(TASK.problems[0].question, human_feedback=1.0)
+    assert len(result.candidates) == 5
+    assert result.best in result.candidates
+    assert result.unscored == 0
+    assert 1 < dispatcher.max_in_flight_seen <= 4
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_results_are_the_same_whatever_the_cap(for_all: bool) -> None:  # noqa: FBT001
+    def run(**changes: Any) -> tuple[object, ...]:  # noqa: ANN401 - of the numbers
+        flow = make_flow(params=replace(SMALL, feedback_for_all=for_all, **changes))
+        results = [flow.step_many(TEXTS[k : k + 3], is_right) for k in range(0, 12, 3)]
+        return results, state(flow)
+
+    alone = run()
+    for cap in (1, 7, 20, None):
+        assert run(parallel_eval=True, max_workers=cap) == alone
+    assert run(seed=4) != alone
+
+
+def test_the_reply_that_the_critic_scores_highest_is_the_response() -> None:
+    flow = make_flow(critic=KnowingCritic(), params=replace(SMALL, num_candidates=4))
+    for text in TEXTS:
+        result = flow.step(text)
+        assert len({each.prompt for each in result.candidates}) == 4
+        assert result.best is not None
+        assert result.best.score == max(each.score or 0 for each in result.candidates)
+        assert result.response == result.best.text
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_feedback_is_of_the_response_or_of_all_and_the_reward_is_the_weighted_sum(
+    for_all: bool,  # noqa: FBT001
+) -> None:
+    critic = KnowingCritic()
+    weights = RewardWeights(feedback=2.0, critic=0.5, tokens=-0.01)
+    params = replace(SMALL, feedback_for_all=for_all, weights=weights)
+    result = make_flow(critic=critic, params=params).step(QUESTION, is_right)
+    for each in result.candidates:
+        assert each.text is not None
+        heard = is_right(QUESTION, each.text) if for_all or each is result.best else None
+        assert each.feedback == heard
+        score = 0.8 if each.text == "right" else 0.1
+        feedback = score if heard is None else heard
+        assert each.reward == pytest.approx(2 * feedback + 0.5 * score - 0.01 * 12)
+    assert [value for *_, value in critic.heard] == [
+        each.feedback for each in result.candidates if each.feedback is not None
+    ]
+
+
+def test_a_users_reward_function_sees_query_and_candidate() -> None:
+    flow = make_flow(reward_fn=lambda query, each: len(query) + (each.tokens or 0))
+    result = flow.step(QUESTION, 0.5)
+    assert {each.reward for each in result.candidates} == {len(QUESTION) + 12}
+
+
+def test_people_are_asked_about_the_responses_one_by_one_in_the_order_of_the_queries() -> None:
+    heard: list[tuple[str, str]] = []
+
+    def feedback(query: str, reply: str) -> float:
+        heard.append((query, reply))
+        return 1.0
+
+    flow = make_flow(params=replace(SMALL, parallel_eval=True))
+    results = flow.step_many(TEXTS, feedback)
+    assert heard == [(each.query, each.response) for each in results]
+
+
+class Moody(KnowingCritic):
+    """Has no score under two of the prompts."""
+
+    def score(self, prompt: str, query: str, response: str) -> float:
+        if prompt == PROMPTS[2]:
+            raise BadReplyError("no score")
+        return float("nan") if prompt == PROMPTS[3] else super().score(prompt, query, response)
+
+
+@pytest.mark.parametrize(
+    ("model", "critic"),
+    [(SmallModel(broken=PROMPTS[2:]), KnowingCritic()), (SmallModel(), Moody())],
+)
+def test_an_unscored_candidate_teaches_nothing(model: SmallModel, critic: KnowingCritic) -> None:
+    """Neither where its call failed nor where the critic did; the other candidates count."""
+    params = replace(SMALL, num_candidates=4, population_size=4, update_interval=100)
+    flow = make_flow(model, params, critic=critic, actor=RandomActor())
+    for text in TEXTS:
+        result = flow.step(text, is_right)
+        assert result.unscored == 2
+        for each in result.candidates:
+            assert (each.reward is None) == (each.score is None) == (each.prompt in PROMPTS[2:])
+    tries = {each.prompt: each.tries for each in flow.population.members}
+    assert tries == dict(zip(PROMPTS, [12, 12, 0, 0], strict=True))
+    assert {prompt for prompt, *_ in critic.heard} <= set(PROMPTS[:2])
+
+
+def test_a_step_without_any_score_teaches_nothing_and_brings_no_evolution_nearer() -> None:
+    class Silent(KnowingCritic):
+        def score(self, prompt: str, query: str, response: str) -> float:
+            raise BadReplyError(prompt + query + response)
+
+    everything = SmallModel(broken=PROMPTS)
+    params = replace(SMALL, population_size=4, update_interval=1)
+    for model, critic in ((everything, KnowingCritic()), (SmallModel(), Silent())):
+        flow = make_flow(model, params, critic=critic)
+        before = flow.population.members
+        result = flow.step(QUESTION, is_right)
+        assert (result.unscored, result.evolved, flow.rewarded_steps) == (3, False, 0)
+        assert (flow.population.members, critic.heard) == (before, [])
+        assert result.response == result.candidates[0].text
+        odds = flow.actor.choose(QUESTION, PROMPTS, 1, 0).probabilities
+        assert odds == (0.25, 0.25, 0.25, 0.25)
+
+
+def test_a_search_that_is_stopped_learns_nothing_more() -> None:
+    class Stopped:
+        def generate(self, call: Call) -> Completion:
+            del call
+            return Completion(text="", error=CallCancelledError("stopped"))
+
+    flow = make_flow(Stopped(), replace(SMALL, population_size=4))
+    with pytest.raises(CallCancelledError, match="stopped"):
+        flow.step(QUESTION)
+    assert (flow.steps, flow.rewarded_steps) == (0, 0)
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_queries_whose_feedback_failed_are_given_again_as_if_they_never_had(
+    for_all: bool,  # noqa: FBT001
+) -> None:
+    def feedback(query: str, reply: str) -> float:
+        if query == TEXTS[2]:
+            raise ZeroDivisionError("no idea")
+        return is_right(query, reply)
+
+    params = replace(SMALL, feedback_for_all=for_all, parallel_eval=for_all)
+    model = SmallModel()
+    flow, other = make_flow(model, params), make_flow(params=params)
+    with pytest.raises(ZeroDivisionError, match="no idea"):
+        flow.step_many(TEXTS, feedback)
+    paid = {repr(call) for call in model.calls}
+    assert flow.step_many(TEXTS, is_right) == other.step_many(TEXTS, is_right)
+    assert {repr(call) for call in model.calls} - paid <= {
+        repr(call) for call in model.calls if call.role == "mutator"
+    }
+    assert state(flow) == state(other)
+
+
+@pytest.mark.parametrize("value", [3.0, -0.5, float("nan")])
+def test_feedback_out_of_range_is_refused_and_nothing_is_learned(value: float) -> None:
+    flow = make_flow(params=replace(SMALL, population_size=4))
+    before = state(flow)
+    with pytest.raises(ValueError, match=f"expected human_feedback from 0 to 1, got {value}"):
+        flow.step(QUESTION, value)
+    assert state(flow) == before
+
+
+def test_another_driver_gets_the_replies_itself() -> None:
+    model, params = SmallModel(), replace(SMALL, weights=RewardWeights(tokens=0))
+    flow, other = (make_flow(params=params, critic=KnowingCritic()) for _ in range(2))
+    asked = [flow.ask(text) for text in TEXTS]
+    replies = [[model.generate(call).text for call in each.calls] for each in asked]
+    pairs = zip(asked, replies, strict=True)
+    results = [flow.tell(each, texts, is_right) for each, texts in pairs]
+    expected = other.step_many(TEXTS, is_right)
+    assert [each.response for each in results] == [each.response for each in expected]
+    assert state(flow) == state(other)
+    with pytest.raises(ValueError, match="shorter"):
+        flow.tell(flow.ask(QUESTION), ["right"])
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 99), st.integers(4, 12), st.integers(0, 3), st.integers(1, 6))
+def test_no_prompt_is_twice_in_a_population_that_keeps_its_elite(
+    seed: int, size: int, elite: int, interval: int
+) -> None:
+    params = replace(
+        SMALL, seed=seed, population_size=size, elite_size=elite, update_interval=interval
+    )
+    flow = make_flow(params=params)
+    flow.population.fill()
+    for text in TEXTS:
+        before = set(flow.population.prompts)
+        evolved = flow.step(text, is_right).evolved
+        prompts = flow.population.prompts
+        assert len(set(prompts)) == len(prompts) <= size
+        if evolved:
+            ranked = [member.prompt for member in flow.population.members]
+            assert prompts[:elite] == [prompt for prompt in ranked if prompt in before][:elite]
+    assert flow.population.generation == 12 // interval
+
+
+def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
+    population = PromptPopulation(["lucky", "steady", "on hard ones", "untried"])
+    population.record("lucky", 1.0, 0.5)
+    for _ in range(20):
+        population.record("steady", 0.9, 0.5)
+        population.record("on hard ones", 0.3, 0.1)
+    members = [member.prompt for member in population.members]
+    assert members == ["steady", "on hard ones", "lucky", "untried"]
+    assert population.members[0].fitness == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"population_size": 2}, "room for the 4 prompts given"),
+        ({"elite_size": 8}, "elite_size is 8; expected a larger population"),
+        ({"exploration": 2.0}, "exploration from 0 to 1"),
+        ({"num_candidates": 0}, "num_candidates is 0; expected at least 1"),
+        ({"update_interval": 0}, "update_interval is 0"),
+        ({"parallel_eval": True, "max_workers": 0}, "max_workers must be at least 1"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_in_one_line(
+    changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_flow(params=replace(SMALL, **changes)).step(QUESTION)
+    with pytest.raises(ValueError, match="no blank one"):
+        PromptPopulation([" "])
+
+
+def test_a_learning_actor_beats_a_random_one_and_a_fixed_prompt() -> None:
+    def solved(actor: RandomActor) -> float:
+        params = ActorCriticParams(num_candidates=2, population_size=6, update_interval=1000)
+        critic = RidgeCritic(ENCODER, sketch=24)
+        flow = make_flow(params=params, actor=actor, critic=critic)
+        for text in questions(200, seed=0):
+            flow.step(text, is_right)
+        fresh = questions(60, seed=77)
+        return sum(chance_of(text, flow.best_prompt(text)) for text in fresh) / len(fresh)
+
+    learning = solved(PolicyActor(ENCODER))
+    assert learning > 0.75
+    assert learning > solved(RandomActor()) + 0.15
+    assert learning > solved(FixedActor(PROMPTS[0])) + 0.15
+
+
+def small_task(count: int, seed: int) -> Task:
+    problems = [
+        Problem(id=str(k), question=text, answer="right")
+        for k, text in enumerate(dict.fromkeys(questions(count, seed)))
+    ]
+    return Task(name="small", problems=tuple(problems), scorer=lambda _, reply: reply == "right")
+
+
+def test_held_out_problems_are_in_no_prompt_and_teach_nothing() -> None:
+    train, held_out = small_task(60, seed=1).split(0.3, seed=0)
+
+    def run(on: Task | None) -> tuple[list[Call], dict[str, Any], tuple[object, ...]]:
+        model = SmallModel()
+        flow = make_flow(model)
+        results = optimize_task(flow, train, on, seed_prompt=PROMPTS[0], steps=40, batch_size=8)
+        return model.calls, results, state(flow)
+
+    calls, results, learned = run(held_out)
+    search, without, as_learned = run(None)
+    arms = results.pop("held_out")
+    assert without.pop("held_out") is None
+    assert (results, learned) == (without, as_learned)
+    assert calls[: len(search)] == search
+    asked = calls[len(search) :]
+    fresh = [problem.question for problem in held_out.problems]
+    assert sorted(call.prompt for call in asked) == sorted(3 * fresh)
+    texts = [f"{call.system} {call.prompt}" for call in search]
+    assert not [text for text in texts for question in fresh if question in text]
+    assert [arm["name"] for arm in arms] == ["seed prompt", "best prompt", "actor"]
+    for arm in arms[1:]:
+        assert arm["difference"] == pytest.approx(arm["score"] - arms[0]["score"])
+
+
+def test_it_learns_the_bundled_task_beyond_its_seed_prompt(dispatcher: Dispatcher) -> None:
+    train, held_out = TASK.split(0.3, seed=0)
+    flow = HybridOptimizationFlow.from_params(
+        ActorCriticParams(update_interval=20, parallel_eval=True, feedback_for_all=True, seed=1),
+        dispatcher,
+        model="sim-solver",
+        mutator_model="sim-mutator",
+        encoder=ENCODER,
+        critic=LLMCritic(dispatcher, "sim-judge"),
+    )
+    results = optimize_task(
+        flow, train, held_out, seed_prompt=SEED_INSTRUCTIONS, steps=120, batch_size=8
+    )
+    seed, best, actor = results["held_out"]
+    assert best["score"] > seed["score"]
+    assert actor["score"] > seed["score"] + 0.1
+
+
+def test_a_number_speaks_of_the_response_alone_and_none_says_nothing() -> None:
+    flow = make_flow(params=replace(SMALL, feedback_for_all=True))
+    result = flow.step(QUESTION, 1.0)
+    heard = [each.feedback for each in result.candidates]
+    assert sorted(heard, key=str) == [1.0, None, None]
+    assert {each.feedback for each in flow.step(QUESTION, lambda _q, _r: None).candidates} == {None}
