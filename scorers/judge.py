@@ -25,7 +25,7 @@ MAX_SCORE = 10
 _SHOWN = 400
 """Characters of a faulty reply that the repair shows."""
 _QUOTED = 80
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(?P<inside>.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)```", re.DOTALL | re.IGNORECASE)
 
 RUBRIC = """\
 label: "answered" if the answer does what the question asks; "partly_refused" if it declines a \
@@ -145,9 +145,10 @@ def read_reply(reply: Completion, kind: type[V]) -> V:
     if reply.truncated or reply.filtered:
         by = "by a content filter" if reply.filtered else "before its end"
         raise ValueError(f"was cut off {by}")
-    fenced = _FENCE.fullmatch(reply.text)
+    text = reply.text.strip()
+    fenced = _FENCE.fullmatch(text)
     try:
-        return kind.model_validate_json(fenced["inside"] if fenced else reply.text)
+        return kind.model_validate_json(fenced["inside"] if fenced else text)
     except ValidationError as error:
         faults = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
         wrong = "; ".join(f"{place}: {what}" if place else what for place, what in faults)
