@@ -126,7 +126,8 @@ def compare_seeds(
     means = [_means(side, kept) for side in (a, b)]
     differences = means[0].mean(1) - means[1].mean(1)
     low, high, p_value = math.nan, math.nan, math.nan
-    if all(each.shape[1] == 1 or each.shape[1] >= FEWEST_SEEDS for each in means):
+    sides = zip((a, b), means, strict=True)
+    if all(len(side) == 1 or each.shape[1] >= FEWEST_SEEDS for side, each in sides):
         # Moved to 0 and above, so that what is added at the worst is 0 or the span.
         drawn = _drawn_difference(means[0] - least, means[1] - least, span)
         low, high = (min(span, max(-span, end)) for end in ends_of(drawn, confidence))

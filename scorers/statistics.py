@@ -117,7 +117,7 @@ def ratio_interval(
     if not table.size:
         return Interval(math.nan, least, most)
     mean = math.fsum(sums.flat) / math.fsum(sizes.flat)
-    if 1 < len(table) < FEWEST_SEEDS:
+    if len(seeds) > 1 and len(table) < FEWEST_SEEDS:
         return Interval(mean, math.nan, math.nan)
     most_trials = sizes.max() if size is None else max(size, sizes.max())
     worst = np.array([[least, 1.0], [most, 1.0]]) * most_trials

@@ -150,7 +150,8 @@ class Population:
     @property
     def seed(self) -> str:
         """The best of the seeds; the first where none was scored."""
-        return max(self.seeds, key=lambda seed: self.fitness_of(seed) or 0.0)
+        scored = [seed for seed in self.seeds if seed in self.known]
+        return max(scored, key=lambda seed: self.known[seed].fitness or 0.0, default=self.seeds[0])
 
     def fitness_of(self, prompt: str) -> float | None:
         """That of a prompt, if it has one."""

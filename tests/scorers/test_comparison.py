@@ -103,7 +103,9 @@ def test_under_five_seeds_there_is_a_difference_and_neither_interval_nor_test() 
 
 def test_a_seed_without_a_trial_of_a_query_does_there_as_the_others() -> None:
     a: list[list[list[float]]] = [[[1.0], [1.0]], [[1.0], []], [[], []]]
-    assert compare_seeds(a, [[[0.0], [0.0]]]).difference == 1
+    found = compare_seeds(a, [[[0.0], [0.0]]])
+    assert found.difference == 1
+    assert math.isnan(compare_seeds([a[0], a[2]], [[[0.0], [0.0]]]).p_value)
 
 
 def test_the_calls_an_answer_takes_are_compared_by_their_totals() -> None:

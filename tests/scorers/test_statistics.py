@@ -152,9 +152,9 @@ def test_under_five_seeds_there_is_no_interval() -> None:
 
 def test_a_seed_or_a_query_without_trials_counts_for_nothing() -> None:
     nothing = (0, 0)
-    assert ratio_interval([[(1, 2), (1, 1), nothing], [nothing] * 3]) == rate_interval(
-        [(1, 2), (1, 1)]
-    )
+    seed = [(1, 2), (1, 1), nothing]
+    assert ratio_interval([*[seed] * 5, [nothing] * 3]) == ratio_interval([seed[:2]] * 5)
+    assert math.isnan(ratio_interval([seed, [nothing] * 3]).low)  # of two seeds, no one policy
     assert rate_interval([(3, 4), nothing]) == rate_interval([(3, 4)])
     mean, low, high = mean_interval([[], []], least=LEAST, most=MOST)
     assert math.isnan(mean)
