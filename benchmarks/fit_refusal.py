@@ -96,7 +96,8 @@ def read_labelled(path: Path) -> Replies:
         UserError: the file or a label is no good.
     """
     samples = read_samples(path)
-    return Replies([one.completion for one in samples], [one.human for one in samples if one.human])
+    texts = [one.completion or "" for one in samples]
+    return Replies(texts, [one.human for one in samples if one.human])
 
 
 def read_small(split: str) -> Replies:

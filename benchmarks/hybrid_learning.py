@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -24,7 +24,6 @@ from ollama_utils.encoders import make_encoder
 from ollama_utils.parallel import map_parallel
 from scorers.judge import LLMCritic
 from scorers.statistics import student_interval
-from search.actors import RandomActor
 from search.chance import chance
 from search.optimize import ActorCriticParams, HybridOptimizationFlow
 from search.task import SEED_INSTRUCTIONS, bundled_task
@@ -69,14 +68,15 @@ def train(arm: str, seed: int, steps: int, host: str) -> Run:
         chance(seed, len(order)).shuffle(questions)
         order += questions
     with Dispatcher([host], max_in_flight=SLOTS) as dispatcher, Dispatcher([host]) as other:
-        flow = HybridOptimizationFlow.from_params(
-            replace(PARAMS, seed=seed),
+        flow = HybridOptimizationFlow(
             dispatcher,
+            PARAMS,
             model=MODEL,
             mutator_model=MUTATOR,
             encoder=make_encoder("hashing"),
-            critic=LLMCritic(dispatcher, CRITIC),
-            actor=RandomActor(seed) if arm == RANDOM else None,
+            critics=[LLMCritic(dispatcher, CRITIC)],
+            seed=seed,
+            learning_rate=0.0 if arm == RANDOM else PARAMS.learning_rate,
         )
 
         def solved(prompts: list[str]) -> float:

@@ -119,8 +119,8 @@ def preset_defaults(name: str | None) -> dict[str, Any]:
     """
     changed = PRESETS.get(name or "balanced", {})
     flags = {field.replace("_", "-"): value for field, value in changed.items()}
-    if name is not None and name in PRESETS:
-        flags["rate-limit-per-minute"] = AsyncEvolutionConfig.preset(name).rate_limit_per_minute
+    if name is None:
+        del flags["rate-limit-per-minute"]
     return flags
 
 

@@ -23,6 +23,7 @@ from cyclopts import Parameter
 from cli.formats import Progress, prints_on_stderr, write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from ollama_utils.thoughts import MARKS, read_marks, split_thoughts
+from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.outputs import check_cache, check_writable, writing
 from records.settings import STDOUT, JsonPlace
@@ -32,7 +33,7 @@ from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 from scorers.own import label_of
 
 if TYPE_CHECKING:
-    from envs.query_files import Table
+    from envs.query_files import Cells, Table
     from scorers.judge import LLMJudge
 
 COMPLETION_COLUMNS = (
@@ -51,7 +52,8 @@ class Sample:
 
     prompt: str
     """What was asked; empty where the file has no such column."""
-    completion: str
+    completion: str | None
+    """None where the row has none, as where a call had failed."""
     human: RefusalLabel | None
     """What a person said of it; None where the file has no labels."""
 
@@ -95,19 +97,26 @@ def _samples(table: Table, completion: str, prompt: str | None, label: str | Non
                 "1_full_compliance and so on, or 0 and 1 (a refusal): name another with "
                 f"--label-column, or '{NO_LABELS}' to go without"
             )
-        texts = []
-        for column in (prompt, completion):
-            value = cells.get(column) if column else ""
-            if isinstance(value, dict | list):
-                kind = "an object" if isinstance(value, dict) else "a list"
-                raise UserError(f"{table.path} row {row}, column {column!r}: expected text, got {kind}")
-            texts.append("" if value is None else str(value))
-        samples.append(Sample(prompt=texts[0], completion=texts[1], human=human))
+        asked, said = (_text(cells, column, f"{table.path} row {row}") for column in (prompt, completion))
+        samples.append(Sample(prompt=asked or "", completion=said, human=human))
     if not samples:
         raise UserError(f"{table.path} has no rows; expected at least one completion")
     return samples
 
 
+def _text(cells: Cells, column: str | None, place: str) -> str | None:
+    value = cells.get(column) if column else None
+    if isinstance(value, dict | list):
+        kind = "an object" if isinstance(value, dict) else "a list"
+        raise UserError(f"{place}, column {column!r}: expected text, got {kind}")
+    text = None if value is None else str(value)
+    if text and not is_text(text):
+        raise UserError(f"{place}, column {column!r}: expected text, got half of a surrogate pair")
+    return text
+
+
+Asked = tuple[str, str]
+"""A prompt, and the answer behind the thoughts."""
 Labels = list[RefusalLabel | None]
 """One a sample; None: unscored."""
 BATCH = 256
@@ -180,39 +189,41 @@ def _check_places(file: Path, config: JudgeConfig) -> None:
 
 
 def _labels_of_answers(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
-    """The labels of what stands behind the thoughts; a completion that is nothing but thoughts has none."""
+    """The labels of what stands behind the thoughts; one that is missing or nothing but thoughts has none."""
     with as_user_error(ValueError):
         marks = (*read_marks(config.server.thought_marks), *MARKS)
-    answers: dict[int, Sample] = {}
+    answers: dict[int, Asked] = {}
     for place, sample in enumerate(samples):
+        if sample.completion is None:
+            continue
         thoughts, answer = split_thoughts(sample.completion, marks)
         if answer or not thoughts:
-            answers[place] = replace(sample, completion=answer)
+            answers[place] = sample.prompt, answer
     if cut := len(samples) - len(answers):
-        write_stderr(f"{cut} of {len(samples)} completions end before an answer: unscored")
+        write_stderr(f"{cut} of {len(samples)} completions are missing or end before an answer: unscored")
     labels = dict(zip(answers, _labels(list(answers.values()), config), strict=True))
     return [labels.get(place) for place in range(len(samples))]
 
 
-def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+def _labels(asked: Sequence[Asked], config: JudgeConfig) -> Labels:
     from scorers.reward import load_reward
 
     grade = load_reward(config.reward)
     if grade is None:
-        return _judged(samples, config)
+        return _judged(asked, config)
     if config.reward == "keyword":
         write_stderr("SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them")
 
-    def label(sample: Sample) -> RefusalLabel:
-        return label_of(grade(sample.prompt, sample.completion))
+    def label(one: Asked) -> RefusalLabel:
+        return label_of(grade(*one))
 
-    labels: Labels = list(map(Progress(len(samples), BATCH, SAID).counting(label), samples))
+    labels: Labels = list(map(Progress(len(asked), BATCH, SAID).counting(label), asked))
     if config.reward == "refusal" and "undetermined" in labels:
         write_stderr("note: undetermined are also replies that are not English, which is all it reads")
     return labels
 
 
-def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+def _judged(asked: Sequence[Asked], config: JudgeConfig) -> Labels:
     """What a language model says; what it said in an earlier run with this cache is not asked again.
 
     Raises:
@@ -220,7 +231,7 @@ def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     """
     from scorers.judge import LLMJudge
 
-    if not all(sample.prompt for sample in samples):
+    if not all(prompt for prompt, _ in asked):
         raise UserError("--reward judge needs the prompts, and some rows have none: see --prompt-column")
     given = config.server
     server = replace(given, target_model=given.target_model or given.judge_model)
@@ -230,18 +241,19 @@ def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
         if connection.simulated:
             print("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
-        return _ask_all(samples, LLMJudge(connection.dispatcher, connection.roles.judge))
+        return _ask_all(asked, LLMJudge(connection.dispatcher, connection.roles.judge))
 
 
-def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
+def _ask_all(asked: Sequence[Asked], model: LLMJudge) -> Labels:
     """As many at once as the server takes; failures are said and left unscored."""
     from ollama_utils.errors import CallCancelledError, OllamaError
     from ollama_utils.parallel import ParallelError, map_parallel
 
-    def label(sample: Sample) -> RefusalLabel | OllamaError:
+    def label(one: Asked) -> RefusalLabel | OllamaError:
+        prompt, answer = one
         found: RefusalLabel | OllamaError
         try:
-            found = asked(sample.prompt, sample.prompt, sample.completion)[0].label
+            found = model(prompt, prompt, answer)[0].label
         except CallCancelledError:  # Ctrl-C: the command is over
             raise
         except OllamaError as error:
@@ -249,12 +261,12 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
         return found
 
     try:
-        found = map_parallel(Progress(len(samples), BATCH, SAID).counting(label), samples)
+        found = map_parallel(Progress(len(asked), BATCH, SAID).counting(label), asked)
     except ParallelError as error:  # a cache that cannot be written
         raise error.__cause__ or error from None
-    for sample, one in zip(samples, found, strict=True):
+    for (prompt, _), one in zip(asked, found, strict=True):
         if isinstance(one, OllamaError):
-            write_stderr(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one_line(str(one))}")
+            write_stderr(f"unscored: {prompt!r}: {type(one).__name__}: {one_line(str(one))}")
     return [None if isinstance(one, OllamaError) else one for one in found]
 
 

@@ -32,12 +32,11 @@ from ollama_utils.types import think_of
 from records.errors import UserError
 from records.settings import Count, Share, with_flags
 from scorers.judge import LLMCritic
-from search.actors import FixedActor, RandomActor, RidgeCritic
+from search.actors import RidgeCritic
 from search.optimize import (
     ActorCriticParams,
     Critic,
     HybridOptimizationFlow,
-    MeanCritic,
     optimize_task,
 )
 from search.population import FILL_ROUNDS
@@ -137,8 +136,8 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
                 f"{len(task.problems)} questions",
                 what="steps",
                 total=config.steps,
-                most_calls=_most_calls(config, critic, len(held_out.problems)),
-                width=flow.params.max_workers or config.batch_size * flow.params.num_candidates,
+                most_calls=_most_calls(flow, config.steps, critic, len(held_out.problems)),
+                width=flow.workers or config.batch_size * flow.params.num_candidates,
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)})
                 | encoder_fingerprint(config.encoder, encoder),
@@ -186,33 +185,39 @@ def _flow(
         critics.append(LLMCritic(dispatcher, roles.judge, seed=config.search.seed, options=options))
     if critic != "llm":
         critics.append(RidgeCritic(encoder))
-    actors = {"random": RandomActor(config.search.seed), "fixed": FixedActor(prompts[0])}
-    params = replace(config.hybrid, seed=config.search.seed, parallel_eval=True, feedback_for_all=True)
+    changes: Mapping[str, Mapping[str, Any]] = {
+        "learning": {},
+        "random": {"learning_rate": 0.0},
+        "fixed": {"population_size": 1, "elite_size": 0, "update_interval": config.steps + 1},
+    }
     try:
-        return HybridOptimizationFlow.from_params(
-            params,
+        return HybridOptimizationFlow(
             dispatcher,
+            config.hybrid,
             model=roles.target,
             mutator_model=roles.mutator,
-            prompts=prompts,
+            prompts=prompts[:1] if config.actor == "fixed" else prompts,
             encoder=encoder,
-            critic=MeanCritic(*critics),
-            actor=actors.get(config.actor),
+            critics=critics,
             options=options,
             think=think_of(config.calls.think),
+            seed=config.search.seed,
+            parallel_eval=True,
+            feedback_for_all=True,
+            **changes[config.actor],
         )
     except ValueError as error:
         raise UserError(with_flags(error)) from error
 
 
-def _most_calls(config: OptimizeConfig, critic: str, held_out: int) -> int:
+def _most_calls(flow: HybridOptimizationFlow, steps: int, critic: str, held_out: int) -> int:
     """The calls made at most, those that embed and failed attempts left out."""
-    params = config.hybrid
+    params = flow.params
     a_candidate = 1 + 2 * (critic != "ridge")  # a reply; the judge's score, and the repair of that
     children = params.population_size - params.elite_size
     bred = FILL_ROUNDS * (params.population_size - 1)
-    bred += 2 * children * (config.steps // params.update_interval)  # crossed and mutated
-    asked = config.steps * params.num_candidates * a_candidate
+    bred += 2 * children * (steps // params.update_interval)  # crossed and mutated
+    asked = steps * params.num_candidates * a_candidate
     return asked + bred + 3 * held_out  # by seed prompt, best prompt and actor
 
 

@@ -46,7 +46,7 @@ from records.interrupt import Interrupted, interruptible
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from records.terminal import one_line, write_stderr
-from search.evaluate import OwnError, OwnEvaluation, Prices, TaskEvaluation, read_prices
+from search.evaluate import OwnError, Prices, TaskEvaluation, load_evaluation, read_prices
 from search.select import (
     Evaluate,
     NoWinnerError,
@@ -324,7 +324,7 @@ class Selection:
         with as_user_error(ValueError):
             load_mutators(config.mutators or ("noop",))
             if config.evaluate:
-                evaluate = OwnEvaluation(config.evaluate, generate, **every)
+                evaluate = load_evaluation(config.evaluate, generate, **every)
             else:
                 task, rewords = load_task(search), connection.roles.mutator
                 on_task = TaskEvaluation(generate=generate, task=task, mutator_model=rewords, **every)

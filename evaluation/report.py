@@ -315,8 +315,10 @@ def _wide(
 ) -> Iterator[str]:
     """One line where the interval is far wider than Student's, which is not 0."""
     sides = [query_means(row.sums(scored(name))) for row in rows]
+    if found["low"] is None or not all(map(len, sides)):
+        return
     known_to_all = ~np.isnan(np.concatenate(sides)).any(0)
-    if found["low"] is None or known_to_all.sum() < 2:  # noqa: PLR2004 - what a variance takes
+    if known_to_all.sum() < 2:  # noqa: PLR2004 - what a variance takes
         return
     low, high = student_interval([side[:, known_to_all] for side in sides])
     if 0 < WIDE * (high - low) < found["high"] - found["low"]:

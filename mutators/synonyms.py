@@ -46,7 +46,8 @@ def replace_words(text: str, pick: float) -> str:
         end = match.end()
         near = text[max(0, match.start() - 60) : match.start()]
         is_name = found.istitle() and not _SENTENCE_START.search(near)  # Die Hard, World War II
-        senses = {} if is_name else words.get(_normal(found), {})
+        plain = " ".join(found.lower().replace("\u2019", "'").split())
+        senses = {} if is_name else words.get(plain, {})
         options = next((senses[each] for each in _senses(near) if each in senses), ())
         if options:
             word = options[int(pick * len(options))]
@@ -77,7 +78,8 @@ def _lexicon() -> tuple[Mapping[str, Mapping[Sense, Sequence[str]]], re.Pattern[
             add(word, "any" if word == forms[0][-1] else "verb", others)
     for noun, replacements in tables["nouns"].items():
         add(noun, "noun", replacements)
-        many, *others = (_plural(each, tables["plurals"]) for each in (noun, *replacements))
+        plurals = tables["plurals"]
+        many, *others = (plurals.get(each) or _with_s(each) for each in (noun, *replacements))
         add(many, "noun", others)
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     alternatives = "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in longest_first)
@@ -93,19 +95,10 @@ def _verb_forms(verb: str, irregular: Mapping[str, Sequence[str]]) -> list[str]:
     return [form + space + rest for form in (head, *forms)]
 
 
-def _plural(noun: str, irregular: Mapping[str, str]) -> str:
-    """Of several words the last is inflected."""
-    return irregular.get(noun) or _with_s(noun)
-
-
 def _with_s(word: str) -> str:
     if re.search(r"[^aeiou]y$", word):
         return word[:-1] + "ies"
     return word + ("es" if re.search(r"(?:s|x|z|ch|sh)$", word) else "s")
-
-
-def _normal(word: str) -> str:
-    return " ".join(word.lower().replace("\u2019", "'").split())
 
 
 def _senses(before: str) -> tuple[Sense, ...]:

@@ -86,19 +86,18 @@ def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
             "problems like them; quote neither these problems nor their answers. Keep the rest of "
             "the instructions."
         )
-        lines = "\n".join(map(_as_json, failures))
+        shown = (
+            {key: _cut(each) for key, each in one._asdict().items() if each is not None}
+            for one in failures
+        )
+        lines = "\n".join(json.dumps(each, ensure_ascii=False) for each in shown)
         return _prompt(instruction, {"failures": lines, "query": text})
 
     return by_model(specialize)
 
 
-def _as_json(failure: WrongAnswer) -> str:
-    texts = {key: text for key, text in failure._asdict().items() if text is not None}
-    cut = {
-        key: text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
-        for key, text in texts.items()
-    }
-    return json.dumps(cut, ensure_ascii=False)
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
 
 
 @by_model

@@ -43,9 +43,8 @@ def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | No
     pairs = list(zip(humans, labels, strict=True))
     scored = [(a in REFUSALS, b in REFUSALS) for a, b in pairs if b is not None]
     n, hits = len(scored), scored.count((True, True))
-    kept, alarms, missed = (
-        scored.count(pair) for pair in ((False,) * 2, (False, True), (True, False))
-    )
+    kept, alarms = scored.count((False, False)), scored.count((False, True))
+    missed = scored.count((True, False))
     by_chance = (hits + missed) * (hits + alarms) + (kept + alarms) * (kept + missed)
     recall = _share(hits, hits + missed)
     return Agreement(

@@ -53,10 +53,8 @@ def log_evidence(
         raise ValueError(f"expected at most {population} values, the population, got {count}")
     if not count:
         return np.zeros(values.shape[:-1])
-    means, is_impossible = (
-        np.asarray(bound, np.float64)[..., None],
-        np.zeros(values.shape[:-1], bool),
-    )
+    means = np.asarray(bound, np.float64)[..., None]
+    is_impossible = np.zeros(values.shape[:-1], bool)
     if population is not None:
         left = population * means - values.cumsum(-1)
         means = (left + values) / (population - np.arange(count))

@@ -123,7 +123,10 @@ def compare_seeds(
             wins=0,
             losses=0,
         )
-    means = [_means(side, kept) for side in (a, b)]
+    means = [
+        query_means([[(math.fsum(seed[k]), len(seed[k])) for k in kept] for seed in side]).T
+        for side in (a, b)
+    ]
     differences = means[0].mean(1) - means[1].mean(1)
     low, high, p_value = math.nan, math.nan, math.nan
     sides = zip((a, b), means, strict=True)
@@ -145,12 +148,6 @@ def compare_seeds(
         wins=int((differences > _SAME).sum()),
         losses=int((differences < -_SAME).sum()),
     )
-
-
-def _means(side: Sequence[Trials], kept: Sequence[int]) -> Floats:
-    """(queries, seeds), the means of the seeds that have any trial of these queries."""
-    sums = [[(math.fsum(seed[place]), len(seed[place])) for place in kept] for seed in side]
-    return query_means([seed for seed in sums if any(n for _, n in seed)]).T
 
 
 def _drawn_difference(a: Floats, b: Floats, span: float) -> Floats:

@@ -23,7 +23,7 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.types import Completion
 from records.errors import nearest
 from scorers.intent import INTENT_THRESHOLD
-from scorers.judge import MAX_SCORE, RUBRIC, IntentJudge, LLMJudge, Model
+from scorers.judge import MAX_SCORE, IntentJudge, LLMJudge, Model
 from scorers.labels import REFUSALS, RefusalLabel
 from scorers.own import Grade, Grader, is_own, label_of, load_grader
 from scorers.refusal import label_refusal
@@ -140,24 +140,17 @@ def make_scorer(  # noqa: PLR0913 - one keyword for each thing a user can set
         raise ValueError(
             f"--judge-rubric stands beside --reward {name}; only --reward judge goes by a rubric"
         )
+    scorer = ReplyScorer(intent_threshold=intent_threshold, step_cost=step_cost, grade=grade)
     if grade and not intent_judge:
-        return WordingScorer(grade=grade, intent_threshold=intent_threshold, step_cost=step_cost)
+        return scorer
     what = "--intent-judge" if intent_judge else "the reward 'judge'"
     if not judge_model:
         raise ValueError(f"{what} needs a judge: name its model with --judge-model")
     if dispatcher is None:
         raise ValueError(f"{what} needs a dispatcher to reach its model of --judge-model")
-    if grade:
-        asked = IntentJudge(dispatcher, judge_model, seed=seed, options=judge_options)
-        return WordingScorer(
-            grade=grade,
-            intent_threshold=intent_threshold,
-            step_cost=step_cost,
-            intent_judge=asked,
-        )
-    rubric = judge_rubric or RUBRIC
-    judge = LLMJudge(dispatcher, judge_model, seed=seed, options=judge_options, rubric=rubric)
-    return JudgeScorer(judge=judge, intent_threshold=intent_threshold, step_cost=step_cost)
+    kind = IntentJudge if intent_judge else LLMJudge
+    asked = kind(dispatcher, judge_model, seed=seed, options=judge_options, rubric=judge_rubric)
+    return replace(scorer, judge=asked)
 
 
 def load_reward(name: str) -> Grader | None:
@@ -178,58 +171,38 @@ def load_reward(name: str) -> Grader | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordingScorer:
-    """Scores a reply by a grader, and the intent by similarity and, where there is one, a judge."""
+class ReplyScorer:
+    """Scores a reply by a grader or a judge, and the intent by similarity and any judge."""
 
-    grade: Grader
     intent_threshold: float
     step_cost: float
-    intent_judge: IntentJudge | None = None
+    grade: Grader | None = None
+    """None: the judge grades."""
+    judge: LLMJudge | IntentJudge | None = None
 
     def __call__(self, original: str, query: str, reply: Completion, similarity: float) -> Verdict:
         """See `Scorer`."""
         kept = similarity >= self.intent_threshold
-        if reply.error or reply.filtered:
-            return _ungraded(reply, self.step_cost, intent_kept=kept)
-        grade = self.grade(original, reply.text)
+        if reply.error:
+            return unscored(reply.error)
+        if reply.filtered:  # paid as a refusal
+            refused = scored("refused", intent_kept=kept, step_cost=self.step_cost)
+            return replace(refused, outcome="filtered")
+        grade: Grade = self.grade(original, reply.text) if self.grade else "undetermined"
         parts: dict[str, float] = {}
-        if self.intent_judge:
-            repaired = False
-            if label_of(grade) == "answered" and kept and query != original:
-                try:
-                    kept, repaired = self.intent_judge(original, query)
-                except OllamaError as error:
-                    return unscored(error)
-            parts = {"judge_repaired": float(repaired)}
-        return scored(grade, intent_kept=kept, step_cost=self.step_cost, more_parts=parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeScorer:
-    """Scores a reply by a judge. The intent is kept when similarity and judge both say so."""
-
-    judge: LLMJudge
-    intent_threshold: float
-    step_cost: float
-
-    def __call__(self, original: str, query: str, reply: Completion, similarity: float) -> Verdict:
-        """See `Scorer`."""
-        kept = similarity >= self.intent_threshold
-        if reply.error or reply.filtered:
-            return _ungraded(reply, self.step_cost, intent_kept=kept)
         try:
-            found, repaired = self.judge(original, query, reply.text)
+            if isinstance(self.judge, LLMJudge):
+                found, repaired = self.judge(original, query, reply.text)
+                grade, kept = found.label, kept and found.intent_kept
+                parts = {"judge_score": found.score / MAX_SCORE, "judge_repaired": float(repaired)}
+            elif self.judge:
+                repaired = False
+                if label_of(grade) == "answered" and kept and query != original:
+                    kept, repaired = self.judge(original, query)
+                parts = {"judge_repaired": float(repaired)}
         except OllamaError as error:
             return unscored(error)
-        return scored(
-            found.label,
-            intent_kept=kept and found.intent_kept,
-            step_cost=self.step_cost,
-            more_parts={
-                "judge_score": found.score / MAX_SCORE,
-                "judge_repaired": float(repaired),
-            },
-        )
+        return scored(grade, intent_kept=kept, step_cost=self.step_cost, more_parts=parts)
 
 
 def scored(
@@ -263,11 +236,3 @@ def unscored(error: OllamaError) -> Verdict:
     """The verdict when a call failed: nothing is known, and nothing is earned."""
     why = f"{type(error).__name__}: {error}"
     return Verdict(outcome="unscored", error=why, permanent=not error.retryable)
-
-
-def _ungraded(reply: Completion, step_cost: float, *, intent_kept: bool) -> Verdict:
-    """The verdict on a reply that failed, or that a content filter ended: paid as a refusal."""
-    if reply.error:
-        return unscored(reply.error)
-    refused = scored("refused", intent_kept=intent_kept, step_cost=step_cost)
-    return replace(refused, outcome="filtered")

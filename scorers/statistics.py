@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +27,10 @@ DRAWS = 19_999
 """Sets of weights, always the same ones for a sample: an end's level is .025 +- .001."""
 FEWEST_SEEDS = 5
 """With fewer the seeds' own values say all there is to say."""
-_AT_ONCE = 4_000_000
-"""Weights that are in memory together."""
+MERGED = 4
+"""Where there are so many times as many rows as different ones, equal rows are merged."""
+_AT_ONCE = 24_000_000
+"""Weights that are in memory together: 190 MB."""
 
 
 class Interval(NamedTuple):
@@ -106,11 +109,11 @@ def ratio_interval(
         ValueError: a sum, a number or the confidence is out of range.
     """
     _check(confidence)
-    table = np.array(seeds, np.float64).reshape(len(seeds), -1, 2)
-    table = table[table[..., 1].any(1)][:, table[..., 1].any(0)]
+    table = _table(seeds)
+    table = table[:, table[..., 1].any(0)]
     sums, sizes = table[..., 0], table[..., 1]
     slack = 1e-9 * (most - least) * np.maximum(sizes, 1)
-    if (sums < least * sizes - slack).any() or (sums > most * sizes + slack).any():
+    if not ((sums >= least * sizes - slack) & (sums <= most * sizes + slack)).all():
         raise ValueError(
             f"expected values from {least} to {most}, got {sums.min()} to {sums.max()}"
         )
@@ -129,6 +132,13 @@ def ratio_interval(
     return Interval(mean, max(least, min(low, mean)), min(most, max(high, mean)))
 
 
+def _table(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
+    """(seeds, queries, 2), the seeds that have any value, in one order however they were given."""
+    table = np.array(seeds, np.float64).reshape(len(seeds), -1, 2)
+    table = table[table[..., 1].any(1)]
+    return table[np.lexsort(table.reshape(len(table), -1).T)] if len(table) > 1 else table
+
+
 def draw_means(rows: Floats, worst: Floats) -> Floats:
     """Means of (rows, columns) under random weights, with one more row at the worst for either end.
 
@@ -139,16 +149,35 @@ def draw_means(rows: Floats, worst: Floats) -> Floats:
     Returns:
         (2, DRAWS, columns); both ends have the same weights, and so do all columns.
     """
-    # Equal rows share one weight; the order of the rows changes no bit.
+    # Sorted, so that the order of the rows changes no bit.
     values, counts = np.unique(rows, axis=0, return_counts=True)
-    chance = np.random.default_rng(0)
-    shapes = np.array([*counts, 1.0])
-    parts = []
-    for start in range(0, DRAWS, step := max(1, _AT_ONCE // len(shapes))):
-        weights = chance.standard_gamma(shapes, (min(step, DRAWS - start), len(shapes)))
-        weights /= weights.sum(1, keepdims=True)
-        parts.append(weights[:, :-1] @ values + weights[:, -1:] * worst[:, None])
-    return np.concatenate(parts, axis=1)
+    if MERGED * len(values) <= len(rows):  # equal rows share one weight
+        chance, shapes = np.random.default_rng(0), np.array([*counts, 1.0])
+        weights = chance.standard_gamma(shapes, (DRAWS, len(shapes)))
+        return _weighted(weights, values, worst)
+    values = np.repeat(values, counts, axis=0)
+    if DRAWS * len(values) <= _AT_ONCE:
+        return _weighted(_flat_weights(len(values) + 1), values, worst)
+    chance, step = np.random.default_rng(0), _AT_ONCE // len(values)
+    blocks = [
+        _weighted(chance.standard_exponential((size, len(values) + 1)), values, worst)
+        for size in np.diff([*range(0, DRAWS, step), DRAWS])
+    ]
+    return np.concatenate(blocks, axis=1)
+
+
+@lru_cache(maxsize=1)
+def _flat_weights(rows: int) -> Floats:
+    """(DRAWS, rows): all samples of one evaluation have as many rows, and so the same weights."""
+    return np.random.default_rng(0).standard_exponential((DRAWS, rows))
+
+
+def _weighted(weights: Floats, values: Floats, worst: Floats) -> Floats:
+    """(2, DRAWS, columns), the weighted means of the values and of either worst row."""
+    low, high = (np.vstack([values, each]) for each in worst)
+    sums = weights @ np.hstack([low, high, np.ones((len(low), 1))])
+    means = sums[:, :-1] / sums[:, -1:]
+    return np.stack(np.split(means, 2, axis=1))
 
 
 def draw_seeds(drawn: Floats, worst: Floats) -> Floats:
@@ -176,9 +205,10 @@ def query_means(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
     """(seeds, queries), means; a seed without a value of a query has the mean of the others.
 
     Args:
-        seeds: as for `ratio_interval`; a query that nobody has a value of is nan.
+        seeds: as for `ratio_interval`; one without any value is left out, and a query that nobody
+            has a value of is nan.
     """
-    table = np.array(seeds, np.float64).reshape(len(seeds), -1, 2)
+    table = _table(seeds)
     pooled, sizes = table.sum(0), table[..., 1]
     with np.errstate(invalid="ignore"):
         return np.where(sizes > 0, table[..., 0] / sizes, pooled[:, 0] / pooled[:, 1])

@@ -1,4 +1,4 @@
-"""What learns in an optimization: actors, which pick prompts for a query, and a ridge critic.
+"""What learns in an optimization: the actor, which picks prompts for a query, and a ridge critic.
 
 Both work on embeddings of texts alone, so what they learned outlives any change of the prompts.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.encoders import CachedEncoder, Encoder
+from ollama_utils.encoders import Encoder
 from search.chance import seed_of
 
 Floats = NDArray[np.float64]
@@ -35,106 +35,21 @@ queries."""
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The prompts that an actor chose for a query, out of N."""
+    """K prompts that an actor chose for a query, out of N."""
 
     query: str
     prompts: tuple[str, ...]
     """The N prompts."""
     places: tuple[int, ...]
-    """Where the chosen ones stand in `prompts`, in the order they were drawn."""
+    """Where the K chosen ones stand in `prompts`, in the order they were drawn."""
     probabilities: tuple[float, ...]
     """(N,), of each prompt under the policy, exploration left out."""
     inclusion: tuple[float, ...]
-    """Of each chosen prompt: its chance of being chosen, given the noise of the others."""
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """The chosen prompts, in the order they were drawn."""
-        return tuple(self.prompts[place] for place in self.places)
-
-    @property
-    def favourite(self) -> str:
-        """The likeliest prompt; of equally likely ones the first that was drawn."""
-        merits = [(odds, place in self.places) for place, odds in enumerate(self.probabilities)]
-        return self.prompts[merits.index(max(merits))]
+    """(K,), the chance of each to be chosen, given the noise of the others; where all are chosen,
+    how often it is."""
 
 
-class RandomActor:
-    """Draws prompts evenly, without replacement; learns nothing.
-
-    Args:
-        seed: of all its chance.
-    """
-
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._exploration = 0.0
-
-    def probabilities(self, query: str, prompts: Sequence[str]) -> Floats:
-        """(N,), the probability of each of N prompts."""
-        del query
-        return np.full(len(prompts), 1 / len(prompts))
-
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
-        """Choose prompts for a query.
-
-        Several are drawn without replacement: those with the highest log-probability plus Gumbel
-        noise (Kool, van Hoof and Welling 2019, arXiv 1903.06059).
-
-        Args:
-            query: what is asked.
-            prompts: N of them, at least one.
-            count: how many to choose; all, where there are fewer.
-            step: keys the chance: equal steps of equal policies make equal choices.
-
-        Raises:
-            EncodingError: a text has no embedding.
-        """
-        policy = self.probabilities(query, prompts)
-        drawn = (1 - self._exploration) * policy + self._exploration / len(prompts)
-        logs = np.log(drawn + np.finfo(float).tiny)
-        noise = np.random.default_rng(seed_of(self._seed, step, query)).gumbel(size=len(prompts))
-        order = np.argsort(-(logs + noise), kind="stable")
-        chances = np.ones(len(prompts))
-        if count < len(prompts):
-            chances = -np.expm1(-np.exp(logs - (logs + noise)[order[count]]))
-        places = order[:count].tolist()
-        return Choice(
-            query=query,
-            prompts=tuple(prompts),
-            places=tuple(places),
-            probabilities=tuple(policy.tolist()),
-            inclusion=tuple(chances[places].tolist()),
-        )
-
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
-        """Learn the reward of each chosen prompt; None teaches nothing."""
-
-
-class FixedActor(RandomActor):
-    """Always chooses one prompt, for every candidate of a query.
-
-    Args:
-        prompt: the prompt; None: the first one.
-    """
-
-    def __init__(self, prompt: str | None = None) -> None:
-        super().__init__()
-        self._prompt = prompt
-
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
-        """The one prompt, `count` times."""
-        del step
-        return Choice(
-            query=query,
-            prompts=(self._prompt or prompts[0],),
-            places=(0,) * count,
-            probabilities=(1.0,),
-            inclusion=(1.0,) * count,
-        )
-
-
-class PolicyActor(RandomActor):
+class PolicyActor:
     """Draws prompts by a softmax policy, and learns it by REINFORCE.
 
     The score of prompt p for query q is [BIAS, e(q)]' W e(p), bilinear in the embeddings: a new
@@ -147,10 +62,7 @@ class PolicyActor(RandomActor):
         encoder: embeds queries and prompts.
         seed: of all its chance.
         exploration: the share of draws that are even, whatever was learned.
-        learning_rate: of the policy.
-
-    Raises:
-        ValueError: a number is out of range.
+        learning_rate: of the policy; at 0 nothing is learned, and all draws are even.
     """
 
     def __init__(
@@ -161,12 +73,7 @@ class PolicyActor(RandomActor):
         exploration: float = 0.1,
         learning_rate: float = LEARNING_RATE,
     ) -> None:
-        super().__init__(seed)
-        if not 0 <= exploration <= 1:
-            raise ValueError(f"expected exploration from 0 to 1, got {exploration!r}")
-        if not (math.isfinite(learning_rate) and learning_rate >= 0):
-            raise ValueError(f"expected a learning_rate of at least 0, got {learning_rate!r}")
-        self._encoder = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+        self._encoder, self._seed = encoder, seed
         self._exploration, self._learning_rate = exploration, learning_rate
         self._weights: Floats = np.zeros((encoder.dimension + 1, encoder.dimension))
         self._mean: float | None = None
@@ -178,19 +85,53 @@ class PolicyActor(RandomActor):
         Raises:
             EncodingError: a text has no embedding.
         """
+        if not self._learning_rate:
+            return np.full(len(prompts), 1 / len(prompts))
         features, rows = self._features(query, prompts)
         return _softmax(rows @ (features @ self._weights))
 
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
-        """Take one step along the gradient; none where there is no reward.
+    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
+        """Choose prompts for a query.
+
+        Several are drawn without replacement: those with the highest log-probability plus Gumbel
+        noise (Kool, van Hoof and Welling 2019, arXiv 1903.06059).
+
+        Args:
+            query: what is asked.
+            prompts: N of them, at least one.
+            count: how many to choose; of fewer prompts each is chosen again in its turn.
+            step: keys the chance: equal steps of equal policies make equal choices.
 
         Raises:
             EncodingError: a text has no embedding.
         """
-        pairs = [(k, reward) for k, reward in enumerate(rewards) if reward is not None]
-        if not pairs:
+        policy = self.probabilities(query, prompts)
+        drawn = (1 - self._exploration) * policy + self._exploration / len(prompts)
+        logs = np.log(drawn + np.finfo(float).tiny)
+        noise = np.random.default_rng(seed_of(self._seed, step, query)).gumbel(size=len(prompts))
+        order = np.argsort(-(logs + noise), kind="stable")
+        places = np.resize(order, count)
+        chances = np.bincount(places, minlength=len(prompts)).astype(np.float64)
+        if count < len(prompts):
+            chances = -np.expm1(-np.exp(logs - (logs + noise)[order[count]]))
+        return Choice(
+            query=query,
+            prompts=tuple(prompts),
+            places=tuple(places.tolist()),
+            probabilities=tuple(policy.tolist()),
+            inclusion=tuple(chances[places].tolist()),
+        )
+
+    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
+        """Take one step along the gradient, by the reward of each chosen prompt, if it has one.
+
+        Raises:
+            EncodingError: a text has no embedding.
+        """
+        scored = [k for k, reward in enumerate(rewards) if reward is not None]
+        if not scored or not self._learning_rate:
             return
-        scored, values = [k for k, _ in pairs], np.array([reward for _, reward in pairs])
+        values = np.array([rewards[k] for k in scored], float)
         places, chances = np.array(choice.places)[scored], np.array(choice.inclusion)[scored]
         query, prompts = self._features(choice.query, choice.prompts)
         policy = _softmax(prompts @ (query @ self._weights))
@@ -240,7 +181,7 @@ class RidgeCritic:
     """
 
     def __init__(self, encoder: Encoder, *, sketch: int = SKETCH) -> None:
-        self._encoder = encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+        self._encoder = encoder
         signs = np.random.default_rng(0).integers(0, 2, (7, encoder.dimension, sketch)) * 2.0 - 1
         self._projections = signs / math.sqrt(sketch)
         self._inverse: Floats = np.eye(1 + 5 * sketch) / RIDGE
@@ -273,10 +214,10 @@ class RidgeCritic:
     def _row(self, *texts: str) -> Floats:
         """(1 + 5 * sketch,), from prompt, query and reply."""
         prompt, query, reply = self._encoder.encode(texts).astype(np.float64)
-        pairs = zip(
-            (prompt, query, reply, prompt, query, query, reply), self._projections, strict=True
-        )
-        parts = [text @ projection for text, projection in pairs]
+        sides = (prompt, query, reply, prompt, query, query, reply)
+        parts = [
+            side @ projection for side, projection in zip(sides, self._projections, strict=True)
+        ]
         scale = math.sqrt(len(parts[0]))
         products = [parts[3] * parts[4] * scale, parts[5] * parts[6] * scale]
         return np.concatenate([np.ones(1), *parts[:3], *products])

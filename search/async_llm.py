@@ -6,52 +6,25 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from typing import Any, Self, TypeVar
+from contextlib import ExitStack
+from typing import Any, Self
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 SOLVER = "sim-solver"
 """The embedded server's model that solves problems."""
 TIME_SCALE = 0.1
 """The embedded server's seconds are so long: trying a search takes no patience."""
 _SPARE = 16
-"""Threads beside two a call: one that waits for an attempt, or scores, has nothing in flight."""
-
+"""Threads beside two a call: one that waits for an attempt has nothing in flight."""
 _POLL_S = 0.01
 
 _log = logging.getLogger(__name__)
-
-
-@contextmanager
-def embedded_dispatcher(slots: int, timeout_s: float) -> Iterator[Dispatcher]:
-    """A dispatcher to a simulator in a process of its own; both end with the `with` block.
-
-    Args:
-        slots: calls that each of its models serves at once.
-        timeout_s: the seconds after which an attempt without a whole reply counts as failed.
-
-    Raises:
-        ChildError: it does not start.
-    """
-    with EmbeddedServer(Settings(slots=slots, time_scale=TIME_SCALE)) as server:
-        _log.warning(
-            "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of its time",
-            server.host,
-            TIME_SCALE,
-        )
-        with Dispatcher(
-            [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
-        ) as dispatcher:
-            yield dispatcher
 
 
 class AsyncLLMInterface:
@@ -68,8 +41,8 @@ class AsyncLLMInterface:
             are held to it until this is closed; of several limits the lowest holds.
         timeout_s: the seconds after which an attempt at the embedded server counts as failed; a
             dispatcher that is given has its own.
-        options: Ollama's options of each call of `generate`, beside temperature 0 and the seed.
-        seed: of its calls that name none.
+        options: Ollama's options of each call of `generate`; without others temperature and seed
+            are 0.
 
     Raises:
         ValueError: a limit is out of its range, or a dispatcher comes without a model.
@@ -84,7 +57,6 @@ class AsyncLLMInterface:
         rate_limit_per_minute: float | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
-        seed: int = 0,
     ) -> None:
         most = max_concurrent_requests
         if most < 1:
@@ -93,23 +65,27 @@ class AsyncLLMInterface:
             raise ValueError(
                 "expected a model's name beside a dispatcher, got none: pass model='...'"
             )
-        self.model = model or SOLVER
-        self._options, self._seed = {"temperature": 0, **(options or {})}, seed
         self._undo = ExitStack()
-        self._dispatcher = dispatcher or self._undo.enter_context(
-            embedded_dispatcher(most, timeout_s)
-        )
-        self._undo.enter_context(self._dispatcher.rate.limited(rate_limit_per_minute))
-        self._cap = self._dispatcher.new_cap(most)
-        self._threads = ThreadPoolExecutor(1 if most == 1 else 2 * most + _SPARE, "call")
+        if dispatcher is None:
+            server = EmbeddedServer(Settings(slots=most, time_scale=TIME_SCALE))
+            self._undo.enter_context(server)
+            _log.warning(
+                "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of its "
+                "time",
+                server.host,
+                TIME_SCALE,
+            )
+            dispatcher = self._undo.enter_context(
+                Dispatcher([server.host], timeout_s=timeout_s, ensure_running=server.ensure_running)
+            )
+        self._undo.enter_context(dispatcher.rate.limited(rate_limit_per_minute))
+        self.dispatcher, self.model = dispatcher, model or SOLVER
+        self._options = {"temperature": 0, "seed": 0, **(options or {})}
+        self._cap = dispatcher.new_cap(most)
+        self._threads = ThreadPoolExecutor(2 * most + _SPARE, "call")
         self._lock = threading.Lock()
         self._counts = {"calls": 0, "hits": 0, "errors": 0, "retries": 0}
         self._began_s: float | None = None
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """What sends the calls."""
-        return self._dispatcher
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -140,7 +116,9 @@ class AsyncLLMInterface:
             ReplyLogError: the reply cannot be written down.
             RuntimeError: this is closed.
         """
-        return await self._later(self._call(prompt, system, seed))
+        options = self._options if seed is None else {**self._options, "seed": seed}
+        call = Call(model=self.model, prompt=prompt, system=system, options=options)
+        return await asyncio.wrap_future(self._threads.submit(self.ask, call))
 
     async def batch_generate(
         self, prompts: Sequence[str], systems: Sequence[str | None] | None = None
@@ -156,12 +134,12 @@ class AsyncLLMInterface:
             ReplyLogError: a reply cannot be written down.
             RuntimeError: this is closed.
         """
-        if systems is not None and len(systems) != len(prompts):
+        systems = [None] * len(prompts) if systems is None else systems
+        if len(systems) != len(prompts):
             raise ValueError(
                 f"expected {len(prompts)} system prompts, one a prompt, got {len(systems)}"
             )
-        pairs = zip(prompts, systems or [None] * len(prompts), strict=True)
-        return await asyncio.gather(*[self._later(self._call(*pair)) for pair in pairs])
+        return await asyncio.gather(*map(self.generate, prompts, systems))
 
     def ask(self, call: Call) -> Completion:
         """The reply to a call of any model, under the same cap; blocks: for threads.
@@ -173,7 +151,7 @@ class AsyncLLMInterface:
             self._began_s = time.monotonic() if self._began_s is None else self._began_s
         reply = None
         try:
-            reply = self._dispatcher.generate(call, cap=self._cap)
+            reply = self.dispatcher.generate(call, cap=self._cap)
         finally:
             with self._lock:
                 self._counts["calls"] += 1
@@ -181,15 +159,6 @@ class AsyncLLMInterface:
                 self._counts["hits"] += reply is not None and reply.cached
                 self._counts["retries"] += 0 if reply is None else max(0, reply.attempts - 1)
         return reply
-
-    def each(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`[fn(item) for item in items]` on threads that outnumber the cap: to ask and to score.
-
-        Raises:
-            Exception: what `fn` raised for the first item that failed; no more items begin then.
-            RuntimeError: this is closed.
-        """
-        return list(self._threads.map(fn, items))
 
     def cancel(self) -> None:
         """Send nothing more: calls that wait, and later ones, get CallCancelledError."""
@@ -206,19 +175,8 @@ class AsyncLLMInterface:
         self._threads.shutdown(wait=False)
         self._undo.close()
 
-    async def aclose(self) -> None:
-        """`close`, while the event loop goes on."""
-        await asyncio.to_thread(self.close)
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
-
-    def _call(self, prompt: str, system: str | None, seed: int | None = None) -> Call:
-        options = self._options | {"seed": self._seed if seed is None else seed}
-        return Call(model=self.model, prompt=prompt, system=system, options=options)
-
-    def _later(self, call: Call) -> asyncio.Future[Completion]:
-        return asyncio.wrap_future(self._threads.submit(self.ask, call))
+        await asyncio.to_thread(self.close)

@@ -19,7 +19,7 @@ from records.errors import UserError, nearest
 from records.user_file import error_line, load_function, score_of
 from search.chance import seed_of
 from search.rewording import Rewriter, reworded
-from search.select import Combination, Evaluation
+from search.select import Combination, Evaluate, Evaluation
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
 
 Generate: TypeAlias = Callable[[Call], Completion]
@@ -90,7 +90,6 @@ class TaskEvaluation:
     prompt: str = SEED_INSTRUCTIONS
     """Instructions, or their name among `prompts`."""
     mutator: str | None = None
-    """None: the question as it is."""
     mutator_model: str | None = None
     """Rewords for mutators that need a model."""
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class TaskEvaluation:
                 raise ValueError(f"cannot choose {key!r}; {nearest(key, KEYS)}")
         if "model" not in choices and self.model is None:
             raise ValueError("no model is named; expected choices under 'model', or a fixed model")
-        for mutator in map(self._mutator, choices.get("mutator", [self.mutator])):
+        for mutator in map(_mutator, choices.get("mutator", [self.mutator])):
             if mutator and mutator.kind == "model" and self.mutator_model is None:
                 raise ValueError(f"mutator {mutator.name!r} rewords by a model; name mutator_model")
 
@@ -126,18 +125,19 @@ class TaskEvaluation:
             ScorerError: the task's scorer raised.
         """
         model = str(combination.get("model", self.model))
-        mutator = self._mutator(combination.get("mutator", self.mutator))
+        mutator = _mutator(combination.get("mutator", self.mutator))
         question, calls = problem.question, []
         if mutator and mutator.kind == "rule":
             question = mutator.apply(question, (), self.seed) or question
         elif mutator:
             options = {**self.options, "temperature": 0}
             rewriter = Rewriter(model=str(self.mutator_model), options=options)
-            reply = self._ask(rewriter.call(mutator, question, (), self.seed))
+            reply = _reply(self.generate, rewriter.call(mutator, question, (), self.seed))
             calls.append((rewriter.model, reply))
             question = reworded(reply, question) or question
         prompt = combination.get("prompt", self.prompt)
-        reply = self._ask(self.question(replace(problem, question=question), model, prompt))
+        asked = self.question(replace(problem, question=question), model, prompt)
+        reply = _reply(self.generate, asked)
         calls.append((model, reply))
         return evaluation_of(self.task.scorer(problem, reply.text), calls, self.prices)
 
@@ -152,118 +152,105 @@ class TaskEvaluation:
             seed=self.seed,
         )
 
-    def _ask(self, call: Call) -> Completion:
-        reply = self.generate(call)
-        if reply.error is not None:
-            raise reply.error
-        return reply
 
-    def _mutator(self, name: str | None) -> Mutator | None:
-        return None if name is None else load_mutators((name,))[0]
+def _mutator(name: str | None) -> Mutator | None:
+    return None if name is None else load_mutators((name,))[0]
+
+
+def _reply(generate: Generate, call: Call) -> Completion:
+    reply = generate(call)
+    if reply.error is not None:
+        raise reply.error
+    return reply
+
+
+def _seeded(call: Call, seed: int, equal: Counter[Question]) -> Call:
+    """The call; one left to chance with the seed of the next of its equals, which are counted."""
+    if call.repeatable:
+        return call
+    unseeded = question_of(replace(call, options={**call.options, "seed": seed}))
+    options = {**call.options, "seed": seed_of(seed, "ask", equal[unseeded])}
+    equal[unseeded] += 1
+    return replace(call, options=options)
 
 
 class OwnError(Exception):
     """A user's own evaluation raised what is no failed call, or returned no score."""
 
 
-class OwnEvaluation:
-    """Evaluates with a user's function `(combination, datapoint, ask)`; its calls are counted.
+def load_evaluation(
+    spec: str,
+    generate: Generate,
+    *,
+    prices: Prices,
+    prompts: Mapping[str, str],
+    options: Mapping[str, Any],
+    think: Think | None,
+    seed: int,
+) -> Evaluate:
+    """A user's function `(combination, datapoint, ask)` as an evaluation; its calls are counted.
 
     `ask(question, model=None, system=None)` returns a `Completion`. A text is sent to the model of
     the combination, or another one, under its prompt, or another one, at a temperature of 0. A
     `Call` is sent as it is; only where it is neither greedy nor has a seed it is given one: each
     equal Call of an evaluation draws a reply of its own, the same in every run of this seed. What
-    `ask` raises, an OllamaError, is an error of the combination, if it is let through.
+    `ask` raises, an OllamaError, is an error of the combination, if it is let through; whatever
+    else fails in the function is an OwnError.
 
     Args:
         spec: `FILE.py:NAME`, the function's place.
         generate: sends the calls.
         prices: of the models.
         prompts: texts by the names that combinations have; the function is given the text.
-        options: Ollama's, of a call that is asked for as a text.
-        think: of such a call, whether a thinking model thinks.
-        seed: draws those of calls that are left to chance.
+        options: Ollama's, and
+        think: of a call that is asked for as a text.
+        seed: draws the seeds of calls that are left to chance.
 
     Raises:
         ValueError: there is no such function.
     """
+    function = load_function(spec, ("combination", "datapoint", "ask"), "evaluation")
 
-    def __init__(
-        self,
-        spec: str,
-        generate: Generate,
-        *,
-        prices: Prices,
-        prompts: Mapping[str, str],
-        options: Mapping[str, Any],
-        think: Think | None,
-        seed: int,
-    ) -> None:
-        arguments = ("combination", "datapoint", "ask")
-        self._spec, self._function = spec, load_function(spec, arguments, "evaluation")
-        self._generate, self._prices, self._prompts = generate, prices, prompts
-        self._options, self._think, self._seed = options, think, seed
-
-    def __call__(self, combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
-        """What the function returns, beside what its calls took.
-
-        Raises:
-            OllamaError: a call failed.
-            OwnError: the function failed in another way.
-        """
+    def evaluate(combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
         if "prompt" in combination:
-            combination = {**combination, "prompt": self._prompts[combination["prompt"]]}
+            combination = {**combination, "prompt": prompts[combination["prompt"]]}
         asked: list[tuple[str, Completion]] = []
         equal: Counter[Question] = Counter()
         lock = threading.Lock()  # a user's function may ask on several threads
 
         def ask(
-            question: str | Call, *, model: str | None = None, system: str | None = None
+            question: object, *, model: str | None = None, system: str | None = None
         ) -> Completion:
-            call = self._call(combination, question, model, system)
-            if not call.repeatable:
-                options = {**call.options, "seed": self._seed}
-                unseeded = question_of(replace(call, options=options))
-                with lock:
-                    options["seed"] = seed_of(self._seed, "ask", equal[unseeded])
-                    equal[unseeded] += 1
-                call = replace(call, options=options)
-            reply = self._generate(call)
-            if reply.error is not None:
-                raise reply.error
+            if isinstance(question, str):
+                call = Call(
+                    model=combination["model"] if model is None else model,
+                    prompt=question,
+                    system=combination.get("prompt") if system is None else system,
+                    options={**options, "temperature": 0},
+                    think=think,
+                )
+            elif isinstance(question, Call) and model is None and system is None:
+                call = question
+            else:
+                expected = "a text, with model= and system= or without, or a Call alone"
+                raise TypeError(f"ask expected {expected}, got {question!r}")
+            with lock:
+                call = _seeded(call, seed, equal)
+            reply = _reply(generate, call)
             asked.append((call.model, reply))
             return reply
 
         try:
-            found = self._function(combination, datapoint, ask)
+            found = function(combination, datapoint, ask)
         except (Exception, SystemExit) as error:
             cause = error.__cause__ if isinstance(error, ParallelError) else error
             if isinstance(cause, (OllamaError, *ENDS_THE_RUN)):
                 raise cause from None
-            raise OwnError(error_line(self._spec, error)) from error
+            raise OwnError(error_line(spec, error)) from error
         if isinstance(found, Evaluation):
             return found
         if (score := score_of(found)) is None:
             raise OwnError(f"expected a score from 0 to 1, got {found!r:.60}")
-        return evaluation_of(score, asked, self._prices)
+        return evaluation_of(score, asked, prices)
 
-    def _call(
-        self,
-        combination: Combination,
-        question: str | Call,
-        model: str | None,
-        system: str | None,
-    ) -> Call:
-        if isinstance(question, Call):
-            if model is not None or system is not None:
-                raise TypeError("ask takes a Call, or a text with model= and system=; not both")
-            return question
-        if not isinstance(question, str):
-            raise TypeError(f"ask takes a text or a Call, got {question!r}")
-        return Call(
-            model=combination["model"] if model is None else model,
-            prompt=question,
-            system=combination.get("prompt") if system is None else system,
-            options={**self._options, "temperature": 0},
-            think=self._think,
-        )
+    return evaluate

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
-from records.errors import nearest
 from search.async_llm import SOLVER
-from search.evolution_config import AsyncEvolutionConfig, schedule_of
+from search.evolution_config import AsyncEvolutionConfig
 from search.evolve import MUTATOR, EvolutionController
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -48,14 +47,11 @@ class PerformanceBenchmark:
         config: settings of `BenchmarkConfig` by name; what is left out has its default.
 
     Raises:
-        ValueError: a setting is unknown, or out of its range.
+        TypeError: there is no such setting.
+        ValueError: one is out of its range.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        names = [field.name for field in fields(BenchmarkConfig)]
-        for name in config or {}:
-            if name not in names:
-                raise ValueError(f"unknown setting {name!r}; {nearest(name, names)}")
         self.config = BenchmarkConfig(**(config or {}))
         self.results: dict[str, Any] = {}
         """Of the last benchmark; empty before."""
@@ -64,8 +60,8 @@ class PerformanceBenchmark:
         """The figures of both runs, `speedup`, and `same_result`: whether they found the same.
 
         Of each run, `sequential` and `async`: `time_s` and `calls_per_s` (wall clock, from the
-        first call to the last), `calls`, `max_in_flight`, `mean_in_flight` (busy slots on average)
-        and `utilisation` (the share of the slots that may be used).
+        first call to the last), `calls`, `max_in_flight` and `utilisation` (the share of the slots
+        that may be used which were busy, on average).
         """
         sequential, before = await asyncio.to_thread(self._measure, is_async=False)
         concurrent, after = await asyncio.to_thread(self._measure, is_async=True)
@@ -79,50 +75,44 @@ class PerformanceBenchmark:
         }
         return self.results
 
-    def print_results_summary(self) -> str:
-        """Print the figures as a small table; returns its text.
+    def print_results_summary(self) -> None:
+        """Print the figures as a small table.
 
         Raises:
             ValueError: there are no results yet.
         """
         if not self.results:
             raise ValueError("no results yet; await run_comprehensive_benchmark() first")
-        agree = "equal" if self.results["same_result"] else "DIFFERENT"
-        prompts, problems = self.config.population_size, self.config.num_problems
-        lines = [
-            f"SIMULATED: {prompts} prompts, {problems} problems",
-            "              seconds   calls  calls/s  in flight  most   used",
-        ]
+        print(  # noqa: T201 - what it is for
+            f"SIMULATED: {self.config.population_size} prompts, {self.config.num_problems} problems"
+        )
         for name in ("sequential", "async"):
             run = self.results[name]
-            lines.append(
-                f"{name:12}{run['time_s']:9.2f}{run['calls']:8d}{run['calls_per_s']:9.1f}"
-                f"{run['mean_in_flight']:11.2f}{run['max_in_flight']:6d}{run['utilisation']:7.0%}"
+            print(  # noqa: T201
+                f"{name}: {run['calls']} calls in {run['time_s']:.2f} s, {run['calls_per_s']:.1f} "
+                f"a second, {run['max_in_flight']} at once at most, {run['utilisation']:.0%} of "
+                "the slots used"
             )
-        lines.append(f"Speed-up {self.results['speedup']:.2f}x; results {agree}.")
-        text = "\n".join(lines)
-        print(text)  # noqa: T201 - what it is for
-        return text
+        agree = "equal" if self.results["same_result"] else "DIFFERENT"
+        print(f"Speed-up {self.results['speedup']:.2f}x; results {agree}.")  # noqa: T201
 
     def _measure(self, *, is_async: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the server saw of one run, and what that found."""
-        config, rate = self.config, self.config.rate_limit_per_minute
-        evolution = replace(
-            config,
-            panel_size=config.num_problems,
+        scale, rate = self.config.time_scale, self.config.rate_limit_per_minute
+        config = replace(
+            self.config,
+            panel_size=self.config.num_problems,
             enable_async_evaluation=is_async,
-            rate_limit_per_minute=rate / config.time_scale if rate and config.time_scale else None,
+            rate_limit_per_minute=rate / scale if rate and scale else None,
         )
         slots = config.max_concurrent_requests
-        settings = Settings(
-            slots=slots, reply_tokens=config.reply_tokens, time_scale=config.time_scale
-        )
+        settings = Settings(slots=slots, reply_tokens=config.reply_tokens, time_scale=scale)
         with (
             EmbeddedServer(settings) as server,
             Dispatcher([server.host], max_in_flight=slots) as dispatcher,
         ):
             controller = EvolutionController(
-                evolution,
+                config,
                 dispatcher=dispatcher,
                 model=SOLVER,
                 mutator_model=MUTATOR,
@@ -133,13 +123,11 @@ class PerformanceBenchmark:
             server.reset_stats()
             found = controller.run_evolution()
             stats = server.stats()
-        in_flight = stats["busy_slot_s"] / stats["window_s"]
         figures = {
             "time_s": stats["window_s"],
             "calls": stats["calls"],
             "calls_per_s": stats["calls"] / stats["window_s"],
             "max_in_flight": stats["max_in_flight"],
-            "mean_in_flight": in_flight,
-            "utilisation": in_flight / schedule_of(evolution).max_concurrent_requests,
+            "utilisation": stats["busy_slot_s"] / stats["window_s"] / config.at_once(slots),
         }
         return figures, {name: each for name, each in found.items() if name not in _NOT_COMPARED}

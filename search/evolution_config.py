@@ -3,9 +3,9 @@
 `mutagym evolve` makes its flags of them, elsewhere: annotations are types here, not strings.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any, Self
 
 from cyclopts import Parameter
@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from records.settings import Count, CountOrZero, Positive, Share, without_flag
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "balanced": {"detailed_performance_logging": True},
+    "balanced": {"rate_limit_per_minute": 3500, "detailed_performance_logging": True},
     "conservative": {
         "async_batch_size": 10,
         "max_concurrent_requests": 5,
@@ -29,28 +29,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rate_limit_per_minute": 3500,
     },
 }
-"""What differs from the defaults, by the preset's name."""
-
-_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "population_size": (2, math.inf),
-    "max_generations": (0, math.inf),
-    "crossover_rate": (0, 1),
-    "mutation_rate": (0, 1),
-    "elite_size": (1, math.inf),
-    "tournament_size": (1, math.inf),
-    "panel_size": (1, math.inf),
-    "held_out": (0, 1),
-    "failures_shown": (0, math.inf),
-    "max_unscored": (0, 1),
-    "early_stop_level": (0, 0.5),
-    "patience": (0, math.inf),
-    "async_batch_size": (1, math.inf),
-    "max_concurrent_requests": (1, math.inf),
-    "genome_batch_size": (1, math.inf),
-    "max_concurrent_genomes": (1, math.inf),
-    "rate_limit_per_minute": (1e-6, math.inf),
-    "async_timeout": (1e-6, math.inf),
-}
+"""What a preset sets, by its name."""
 _ELITES = 5
 """Prompts that are kept where nothing else is said."""
 _MOST_STEPS = 3
@@ -60,7 +39,7 @@ _MOST_STEPS = 3
 @Parameter(name="*", group="Evolution")
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig:
-    """How prompts evolve, one call at a time.
+    """How prompts evolve: by itself one call at a time; the result is the same with many.
 
     Raises:
         ValueError: a value is out of its range.
@@ -95,34 +74,7 @@ class EvolutionConfig:
     stops none."""
     patience: CountOrZero = 10
     """Ends after so many generations without a better best; 0 goes on to the last one."""
-
-    def __post_init__(self) -> None:
-        for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name, None)
-            if value is not None and not low <= value <= high:
-                wanted = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-                raise ValueError(f"{name} is {value!r}; expected {wanted}")
-        half = self.population_size // 2
-        if self.elite_size is not None and self.elite_size > half:
-            what = f"expected at most {half}, half of population_size"
-            raise ValueError(f"elite_size is {self.elite_size!r}; {what}")
-
-    @property
-    def elites(self) -> int:
-        """How many prompts of a generation are kept."""
-        return self.elite_size or min(_ELITES, self.population_size // 2)
-
-    def most_calls(self, panel_size: int) -> int:
-        """The calls that a generation takes at most, on a panel of so many problems."""
-        return self.population_size * (panel_size + _MOST_STEPS)
-
-
-@Parameter(name="*", group="Evolution")
-@dataclass(frozen=True, kw_only=True)
-class AsyncEvolutionConfig(EvolutionConfig):
-    """How prompts evolve with many calls in flight; the result is that of one call at a time."""
-
-    enable_async_evaluation: bool = True
+    enable_async_evaluation: bool = False
     """Many calls at once, or one after another."""
     async_batch_size: Count = 20
     """Problems of a prompt that are asked together; after each batch it may be stopped."""
@@ -133,7 +85,7 @@ class AsyncEvolutionConfig(EvolutionConfig):
     max_concurrent_genomes: Count = 5
     """Prompts that are scored at once, a batch of each: to use every call in flight, the product
     with --async-batch-size should be well above --max-concurrent-requests."""
-    rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
+    rate_limit_per_minute: Annotated[float | None, without_flag()] = None
     """The most requests in a minute, those of others on the same dispatcher included; None sets no
     limit."""
     async_timeout: Positive | None = None
@@ -142,40 +94,58 @@ class AsyncEvolutionConfig(EvolutionConfig):
     detailed_performance_logging: bool = False
     """Whether each generation's performance goes to the log."""
 
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
-        """The configuration of a name, with changes.
+    def __post_init__(self) -> None:
+        bounds = {"population_size": (2, inf), "early_stop_level": (0, 0.5)}
+        bounds |= dict.fromkeys(("max_generations", "failures_shown", "patience"), (0, inf))
+        bounds |= dict.fromkeys(("crossover_rate", "mutation_rate", "max_unscored"), (0, 1))
+        bounds |= dict.fromkeys(("elite_size", "tournament_size", "panel_size"), (1, inf))
+        bounds |= dict.fromkeys(("async_batch_size", "max_concurrent_requests"), (1, inf))
+        bounds |= dict.fromkeys(("genome_batch_size", "max_concurrent_genomes"), (1, inf))
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
+                raise ValueError(f"{name} is {value!r}; expected {wanted}")
+        half = self.population_size // 2
+        if self.elites > half:
+            what = f"expected at most {half}, half of population_size"
+            raise ValueError(f"elite_size is {self.elite_size!r}; {what}")
 
-        Raises:
-            ValueError: no preset has the name, or a value is out of its range.
-        """
-        if name not in PRESETS:
-            raise ValueError(f"preset is {name!r}; expected one of {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
+    @property
+    def elites(self) -> int:
+        """How many prompts of a generation are kept."""
+        return self.elite_size or min(_ELITES, self.population_size // 2)
+
+    def at_once(self, count: int) -> int:
+        """So many; one where calls are made one after another."""
+        return count if self.enable_async_evaluation else 1
+
+    def most_calls(self, panel_size: int) -> int:
+        """The calls that a generation takes at most, on a panel of so many problems."""
+        return self.population_size * (panel_size + _MOST_STEPS)
+
+
+@Parameter(name="*", group="Evolution")
+@dataclass(frozen=True, kw_only=True)
+class AsyncEvolutionConfig(EvolutionConfig):
+    """How prompts evolve with many calls in flight."""
+
+    enable_async_evaluation: bool = True
+    """Many calls at once, or one after another."""
+    rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
+    """As above."""
 
     @classmethod
     def balanced(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
-        """The recommended configuration."""
-        return cls.preset("balanced", **changes)
+        """The recommended configuration, with changes."""
+        return cls(**{**PRESETS["balanced"], **changes})
 
     @classmethod
     def conservative(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
         """Fewer calls at once and in a minute."""
-        return cls.preset("conservative", **changes)
+        return cls(**{**PRESETS["conservative"], **changes})
 
     @classmethod
     def aggressive(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
         """More calls at once."""
-        return cls.preset("aggressive", **changes)
-
-
-def schedule_of(config: EvolutionConfig) -> AsyncEvolutionConfig:
-    """The config itself; a plain one, and one that is not to be async, as one call at a time."""
-    alone: dict[str, Any] = {
-        "max_concurrent_requests": 1,
-        "genome_batch_size": 1,
-        "max_concurrent_genomes": 1,
-    }
-    if not isinstance(config, AsyncEvolutionConfig):
-        return AsyncEvolutionConfig(**asdict(config), rate_limit_per_minute=None, **alone)
-    return config if config.enable_async_evaluation else replace(config, **alone)
+        return cls(**{**PRESETS["aggressive"], **changes})

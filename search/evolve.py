@@ -31,9 +31,9 @@ from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import CALL_TIMEOUT_S, Completion, Think
 from records.metrics import finite
 from scorers.comparison import compare
-from search.async_llm import SOLVER, AsyncLLMInterface
+from search.async_llm import AsyncLLMInterface
 from search.chance import seed_of
-from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig, schedule_of
+from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
 from search.panel import AsyncEvaluationPipeline, Evaluated, divide
 from search.progress import SearchProgress
 from search.rewording import Breeder, Child, Rewriter
@@ -69,10 +69,10 @@ class Generation:
 
     generation: int
     """0 is the first population."""
-    best_fitness: float | None
-    """Of the best prompt so far; None where none was scored on the whole panel."""
-    best_prompt: str | None
-    mean_fitness: float | None
+    best_fitness: float
+    """Of the best prompt so far."""
+    best_prompt: str
+    mean_fitness: float
     """Over the population."""
     diversity: float
     """See `diversity`."""
@@ -88,16 +88,12 @@ class Generation:
     """Rewordings that a model was asked for."""
     failed_steps: int
     """Those of them whose call failed; they changed nothing."""
-    step_error: str = ""
+    step_error: str
     """Why the last of these failed."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain data, without the error, which may name a host."""
         return {name: value for name, value in asdict(self).items() if name != "step_error"}
-
-
-Scored = tuple[Child, Evaluated | None]
-"""A child and what it scored; None where its prompt is known already, or another child's."""
 
 
 class Population:
@@ -121,15 +117,10 @@ class Population:
         if not all(self.seeds):
             raise ValueError("a seed prompt is blank; expected a text")
         self.members: list[Evaluated] = []
-        """Those that live, best first."""
-        self.known: dict[str, Evaluated] = {}
-        """All that ever had a fitness, by prompt."""
+        """Those that live, best first; the first was scored on the whole panel."""
         self.history: list[Generation] = []
         self.births: list[dict[str, Any]] = []
         """All that were scored, in order, with the places of their parents among them."""
-        self.standing = 0
-        """Generations since there was a new best."""
-        self._places: dict[str, int] = {}
 
     @property
     def elites(self) -> list[Evaluated]:
@@ -137,79 +128,84 @@ class Population:
         return [each for each in self.members if not each.stopped][: self._config.elites]
 
     @property
-    def rival(self) -> Evaluated | None:
-        """The weakest elite, once there are as many as there may be."""
-        elites = self.elites
-        return elites[-1] if len(elites) == self._config.elites else None
-
-    @property
-    def best(self) -> Evaluated | None:
-        """The best that was scored on the whole panel."""
-        return next(iter(self.elites), None)
+    def known(self) -> dict[str, float]:
+        """The fitness of each prompt that ever had one."""
+        births = [(birth["prompt"], birth["fitness"]) for birth in self.births]
+        return {prompt: fitness for prompt, fitness in births if fitness is not None}
 
     @property
     def seed(self) -> str:
         """The best of the seeds; the first where none was scored."""
-        scored = [seed for seed in self.seeds if seed in self.known]
-        return max(scored, key=lambda seed: self.known[seed].fitness or 0.0, default=self.seeds[0])
+        known = self.known
+        return max(self.seeds, key=lambda seed: known.get(seed, -1.0))
 
-    def fitness_of(self, prompt: str) -> float | None:
-        """That of a prompt, if it has one."""
-        return self.known[prompt].fitness if prompt in self.known else None
+    @property
+    def ending(self) -> str | None:
+        """Why there is no further generation; None where there is one."""
+        if len(self.history) > self._config.max_generations:
+            return "all generations are done"
+        # How long the best has been the best; it never falls.
+        standing = [each.best_prompt == self.history[-1].best_prompt for each in self.history[1:]]
+        if 0 < self._config.patience <= sum(standing):
+            many = "s" * (sum(standing) > 1)
+            return f"no better prompt in {sum(standing)} generation{many}"
+        return None
 
-    def take(self, children: Sequence[Scored]) -> Generation:
+    def take(self, children: Sequence[Child], scored: Mapping[str, Evaluated]) -> Generation:
         """Go on to the next generation: the best of members and children, so also the elites.
 
         Args:
-            children: in the order in which they were asked for; of equal ones one was scored.
+            children: in the order in which they were asked for.
+            scored: what the new prompts among theirs scored.
+
+        Raises:
+            NothingScoredError: no prompt has a fitness.
         """
-        scored = {each.prompt: each for _, each in children if each is not None}
-        tried = []
-        for child, _ in children:
-            if child.text in scored:
-                tried.append(scored.pop(child.text))
-                self._add_birth(child, tried[-1])
-        new = [each for each in tried if each.fitness is not None]
-        before = self.best
+        places = {birth["prompt"]: place for place, birth in enumerate(self.births)}
+        new: dict[str, Evaluated] = {}
+        for child in children:
+            if child.text in new or child.text not in scored:
+                continue
+            new[child.text] = scored[child.text]
+            places[child.text] = len(self.births)
+            self.births.append(
+                {
+                    "generation": len(self.history),
+                    "prompt": child.text,
+                    "parents": [places[parent] for parent in child.parents],
+                    "steps": list(child.steps),
+                    "fitness": new[child.text].fitness,
+                    "stopped": new[child.text].stopped,
+                }
+            )
+        fit = [each for each in new.values() if each.fitness is not None]
         # A stable order: of equals the older one comes first.
         ranked = sorted(
-            [*self.members, *new], key=lambda each: (-(each.fitness or 0.0), each.stopped)
+            [*self.members, *fit], key=lambda each: (-(each.fitness or 0.0), each.stopped)
         )
+        if not ranked:
+            error = [each.error for each in new.values()][-1]
+            raise NothingScoredError(f"no prompt of the first population could be scored: {error}")
         self.members = ranked[: self._config.population_size]
-        self.known |= {each.prompt: each for each in new}
-        self.standing = 0 if self.best is not before else self.standing + 1
-        fitnesses = [each.fitness for each in self.members if each.fitness is not None]
-        errors = [error for child, _ in children for error in child.errors]
+        fitnesses = [each.fitness or 0.0 for each in self.members]
+        errors = [error for child in children for error in child.errors]
         self.history.append(
             Generation(
                 generation=len(self.history),
-                best_fitness=self.best.fitness if self.best else None,
-                best_prompt=self.best.prompt if self.best else None,
-                mean_fitness=fmean(fitnesses) if fitnesses else None,
+                best_fitness=fitnesses[0],
+                best_prompt=self.members[0].prompt,
+                mean_fitness=fmean(fitnesses),
                 diversity=diversity([each.prompt for each in self.members]),
-                children=len(tried),
-                stopped=sum(each.stopped for each in tried),
-                unscored=len(tried) - len(new),
-                duplicates=len(children) - len(tried),
-                model_steps=sum(child.asked for child, _ in children),
+                children=len(new),
+                stopped=sum(each.stopped for each in new.values()),
+                unscored=len(new) - len(fit),
+                duplicates=len(children) - len(new),
+                model_steps=sum(child.asked for child in children),
                 failed_steps=len(errors),
                 step_error=errors[-1] if errors else "",
             )
         )
         return self.history[-1]
-
-    def _add_birth(self, child: Child, evaluated: Evaluated) -> None:
-        self.births.append(
-            {
-                "generation": len(self.history),
-                "prompt": child.text,
-                "parents": [self._places[parent] for parent in child.parents],
-                "steps": list(child.steps),
-                "fitness": evaluated.fitness,
-                "stopped": evaluated.stopped,
-            }
-        )
-        self._places[child.text] = len(self.births) - 1
 
 
 def diversity(prompts: Sequence[str]) -> float:
@@ -242,8 +238,10 @@ class EvolutionController:
             and then.
 
     Raises:
-        ValueError: a dispatcher without a model, or seed prompts that are no population.
+        ValueError: seed prompts that are no population.
     """
+
+    _default_config: type[EvolutionConfig] = EvolutionConfig
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
         self,
@@ -263,13 +261,10 @@ class EvolutionController:
         on_progress: Callable[[EvolutionProgress], None] = lambda _: None,
         show_progress: bool = False,
     ) -> None:
-        if dispatcher is not None and model is None:
-            raise ValueError("expected a model beside the dispatcher, got none: pass model='...'")
         self.config = self._default_config() if config is None else config
-        self._schedule = schedule_of(self.config)
         self._population = Population(self.config, seed_prompts)
         self._dispatcher, self._task = dispatcher, task or bundled_task()
-        self._model, self._options, self._think = model or SOLVER, options, think
+        self._model, self._options, self._think = model, options, think
         self._rewriter = Rewriter(
             model=mutator_model or model or MUTATOR, options=mutator_options or {}
         )
@@ -283,11 +278,6 @@ class EvolutionController:
         self.results: dict[str, Any] = {}
         """Of the latest run, as `run_evolution` returns them; empty before. A run that Ctrl-C or an
         error ended leaves those of the generations that were done."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """What was asked so far, as `AsyncLLMInterface.metrics`; empty before."""
-        return {} if self._calls is None else self._calls.metrics
 
     def run_evolution(self) -> dict[str, Any]:
         """Evolve to the end; the results as plain data, ready for JSON.
@@ -306,23 +296,36 @@ class EvolutionController:
 
         Raises:
             NothingScoredError: the calls failed so often that no first prompt has a score.
-            ValueError: the task has too few problems.
+            ValueError: the task has too few problems, or there is a dispatcher and no model.
             KeyboardInterrupt: Ctrl-C; calls in flight are not waited for.
         """
-        began_s = time.monotonic()
-        panel, held_out = divide(self._task, self.config)
-        self._population = Population(self.config, self._population.seeds)
-        calls = AsyncLLMInterface(
+        self._is_stopped = False
+        return self._run()
+
+    def stop(self) -> None:
+        """End the run that is under way; calls in flight are waited for; from any thread."""
+        self._is_stopped = True
+        if self._calls is not None:
+            self._calls.cancel()
+
+    def _run(self) -> dict[str, Any]:
+        began_s, config = time.monotonic(), self.config
+        panel, held_out = divide(self._task, config)
+        self._population = Population(config, self._population.seeds)
+        self._calls = calls = AsyncLLMInterface(
             self._dispatcher,
             model=self._model,
-            max_concurrent_requests=self._schedule.max_concurrent_requests,
-            rate_limit_per_minute=self._schedule.rate_limit_per_minute,
-            timeout_s=self._schedule.async_timeout or CALL_TIMEOUT_S,
+            max_concurrent_requests=config.at_once(config.max_concurrent_requests),
+            rate_limit_per_minute=config.rate_limit_per_minute,
+            timeout_s=config.async_timeout or CALL_TIMEOUT_S,
         )
         reason: str | None = "an error ended it"
         compared = None
-        with closing(calls), self._display(calls, panel) as self._progress:
-            self._calls = calls
+        display: AbstractContextManager[SearchProgress | None] = nullcontext()
+        if self._show_progress:
+            total, most = config.max_generations + 1, config.most_calls(len(panel.problems))
+            display = SearchProgress("generations", total, calls.dispatcher, calls_each=most)
+        with closing(calls), display as self._progress:
             if self._is_stopped:
                 calls.cancel()
             try:
@@ -344,25 +347,11 @@ class EvolutionController:
                 }
         return self.results
 
-    def stop(self) -> None:
-        """End the run soon, for good: calls in flight are waited for; from any thread."""
-        self._is_stopped = True
-        if self._calls is not None:
-            self._calls.cancel()
-
-    @staticmethod
-    def _default_config() -> EvolutionConfig:
-        return EvolutionConfig()
-
     def _evolve(self, panel: Task, calls: AsyncLLMInterface) -> None:
-        """Play the generations.
-
-        Raises:
-            NothingScoredError: no prompt of the first population has a score.
-        """
+        """Play the generations."""
         config, population = self.config, self._population
         breeder = Breeder(
-            generate=lambda call: self._end_call(calls.ask(call)),
+            generate=lambda call: self._end_call(calls, calls.ask(call)),
             rewriter=self._rewriter,
             mutators=self._mutators,
             crossovers=self._crossovers,
@@ -372,31 +361,19 @@ class EvolutionController:
             failures_shown=config.failures_shown,
         )
         pipeline = self._pipeline(panel, calls)
-        while self._ending is None:
-            children = self._children(self._births(breeder), pipeline)
-            record = population.take(children)
-            self._end_generation(record, calls)
-            if population.best is None:
-                error = next(each.error for _, each in reversed(children) if each is not None)
-                raise NothingScoredError(
-                    f"no prompt of the first population could be scored: {error}"
-                )
-
-    @property
-    def _ending(self) -> str | None:
-        """Why there is no further generation; None where there is one."""
-        population = self._population
-        if len(population.history) > self.config.max_generations:
-            return "all generations are done"
-        if self.config.patience and population.standing >= self.config.patience:
-            many = "s" * (population.standing > 1)
-            return f"no better prompt in {population.standing} generation{many}"
-        return None
+        while population.ending is None:
+            record = population.take(*self._children(self._births(breeder), pipeline))
+            if config.detailed_performance_logging:
+                best = record.best_fitness
+                _log.info("generation %d: best %s; %s", record.generation, best, calls.metrics)
+            if self._progress is not None:
+                self._progress.advance(record.generation + 1, record.best_fitness)
+            self._on_generation(record)
 
     def _births(self, breeder: Breeder) -> list[Callable[[], Child]]:
         """What makes each child of the next generation."""
         config, population = self.config, self._population
-        generation, seeds = len(population.history), population.seeds
+        generation, seeds, members = len(population.history), population.seeds, population.members
         places = range(config.population_size - len(population.elites))
         keys = [seed_of(config.seed, "birth", generation, place) for place in places]
         if generation == 0:
@@ -407,32 +384,36 @@ class EvolutionController:
                 for place in places[len(seeds) :]
             ]
             return [*unchanged, *mutated]
-        texts = [each.prompt for each in population.members]
-        fitnesses = [each.fitness or 0.0 for each in population.members]
-        failures = {each.prompt: each.failures for each in population.members}
+        texts = [each.prompt for each in members]
+        fitnesses = [each.fitness or 0.0 for each in members]
+        failures = {each.prompt: each.failures for each in members}
         return [partial(breeder.child, texts, fitnesses, key, failures) for key in keys]
 
     def _children(
         self, births: Sequence[Callable[[], Child]], pipeline: AsyncEvaluationPipeline
-    ) -> list[Scored]:
-        """The children of a generation, each made and scored on a thread of its own."""
-        begun, rival, lock = set(self._population.known), self._population.rival, threading.Lock()
+    ) -> tuple[list[Child], dict[str, Evaluated]]:
+        """The children of a generation, each on a thread of its own, and the scores of new ones."""
+        config, elites = self.config, self._population.elites
+        rival = elites[-1] if len(elites) == config.elites else None
+        begun: dict[str, object] = dict(self._population.known)
+        scored = {}
 
-        def play(birth: Callable[[], Child]) -> Scored:
+        def play(birth: Callable[[], Child]) -> Child:
             child = birth()
-            with lock:
-                is_new = child.text not in begun
-                begun.add(child.text)
-            return child, pipeline.score(child.text, rival) if is_new else None
+            if (
+                begun.setdefault(child.text, child) is child
+            ):  # one of several equal ones, atomically
+                scored[child.text] = pipeline.score(child.text, rival)
+            return child
 
-        return list(iterate_parallel(play, births, self._schedule.genome_batch_size))
+        width = config.at_once(config.genome_batch_size)
+        return list(iterate_parallel(play, births, width)), scored
 
     def _compare(self, held_out: Task, calls: AsyncLLMInterface) -> dict[str, Any] | None:
         """The best prompt and the best seed on the problems held out, paired."""
-        best = self._population.best
-        if best is None or not held_out.problems:
+        if not held_out.problems:
             return None
-        prompts = [best.prompt, self._population.seed]
+        prompts = [self._population.members[0].prompt, self._population.seed]
         scores = [each.scores for each in self._pipeline(held_out, calls).evaluate(prompts)]
         pairs = zip(*scores, strict=True)
         both = [(mine, seeds) for mine, seeds in pairs if mine is not None and seeds is not None]
@@ -443,11 +424,11 @@ class EvolutionController:
     def _results(self, panel: Task, reason: str | None) -> dict[str, Any]:
         """What was found so far; `reason`: why it ended before its end, if it did."""
         population = self._population
-        best, seed = population.best, population.seed
+        best, seed = next(iter(population.members), None), population.seed
         return {
             "best_fitness": best.fitness if best else None,
             "best_prompt": best.prompt if best else None,
-            "seed_fitness": population.fitness_of(seed),
+            "seed_fitness": population.known.get(seed),
             "seed_prompt": seed,
             "population": [
                 {"prompt": each.prompt, "fitness": each.fitness, "stopped": each.stopped}
@@ -460,7 +441,7 @@ class EvolutionController:
             "panel_size": len(panel.problems),
             "task": panel.name,
             "seed": self.config.seed,
-            "ended": reason or self._ending,
+            "ended": reason or population.ending,
             "interrupted": reason is not None,
         }
 
@@ -468,22 +449,13 @@ class EvolutionController:
         return AsyncEvaluationPipeline(
             calls,
             task,
-            model=self._model,
             config=self.config,
             options=self._options,
             think=self._think,
-            on_reply=self._end_call,
+            on_reply=partial(self._end_call, calls),
         )
 
-    def _display(
-        self, calls: AsyncLLMInterface, panel: Task
-    ) -> AbstractContextManager[SearchProgress | None]:
-        if not self._show_progress:
-            return nullcontext()
-        total, most = self.config.max_generations + 1, self.config.most_calls(len(panel.problems))
-        return SearchProgress("generations", total, calls.dispatcher, calls_each=most)
-
-    def _end_call(self, reply: Completion) -> Completion:
+    def _end_call(self, calls: AsyncLLMInterface, reply: Completion) -> Completion:
         """Say how far it is, after each call."""
         with self._lock:
             if self._progress is not None:
@@ -493,45 +465,28 @@ class EvolutionController:
                 EvolutionProgress(
                     generations=len(history),
                     of=self.config.max_generations + 1,
-                    calls=int(self.metrics["calls"]),
+                    calls=int(calls.metrics["calls"]),
                     best_fitness=history[-1].best_fitness if history else None,
                 )
             )
         return reply
 
-    def _end_generation(self, record: Generation, calls: AsyncLLMInterface) -> None:
-        if self._schedule.detailed_performance_logging:
-            counts = calls.metrics
-            _log.info(
-                "generation %d: best %s; %d calls, %.1f a second, %.0f %% hits, %d at once at most",
-                record.generation,
-                record.best_fitness,
-                counts["calls"],
-                counts["throughput_per_s"],
-                100 * counts["hit_rate"],
-                counts["max_in_flight"],
-            )
-        if self._progress is not None:
-            self._progress.advance(record.generation + 1, record.best_fitness)
-        self._on_generation(record)
-
 
 class AsyncEvolutionController(EvolutionController):
     """Runs an evolution beside an event loop; by default with many calls in flight."""
+
+    _default_config = AsyncEvolutionConfig
 
     async def run_evolution_async(self) -> dict[str, Any]:
         """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run.
 
         Ctrl-C under `asyncio.run` cancels it; what was found by then is in `results`.
         """
-        running = asyncio.create_task(asyncio.to_thread(self.run_evolution))
+        self._is_stopped = False
+        running = asyncio.create_task(asyncio.to_thread(self._run))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stop()
-            await asyncio.wait([running])
+            await asyncio.gather(running, return_exceptions=True)
             raise
-
-    @staticmethod
-    def _default_config() -> EvolutionConfig:
-        return AsyncEvolutionConfig()

@@ -1,11 +1,11 @@
-"""Which system prompt suits which query: an actor picks prompts, a critic picks a reply, all learn.
+"""Which system prompt suits which query: an actor picks prompts, critics pick a reply, all learn.
 
-    flow = HybridOptimizationFlow.from_params(ActorCriticParams(), dispatcher, model="llama3.2")
+    flow = HybridOptimizationFlow(dispatcher, model="llama3.2")
     result = flow.step("What is 2 + 2?", human_feedback=lambda query, reply: float("4" in reply))
 
 In a step the actor picks K prompts of a population for a query. Each gets a reply (a candidate),
-the critic scores it, and the reply with the highest score is the response. Feedback on the response
-gives rewards, which teach the critic, the actor and the records of the prompts; now and then the
+the critics score it, and the reply with the highest score is the response. Feedback on the response
+gives rewards, which teach the critics, the actor and the records of the prompts; now and then the
 population evolves. A candidate without a score takes part in none of that. The results depend on
 the seed and the replies alone, however many calls are in flight.
 """
@@ -17,19 +17,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol
 
+import numpy as np
 from cyclopts import Parameter
 
 from mutators.system_prompts import WrongAnswer
-from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
 from ollama_utils.errors import ENDS_THE_RUN
 from ollama_utils.types import Call, Completion, Think
 from records.metrics import finite
 from records.settings import Count, CountOrZero, Finite, NotNegative, Share, without_flag
 from scorers.comparison import compare, holm
 from scorers.judge import Model
-from search.actors import LEARNING_RATE, Choice, PolicyActor, RandomActor, RidgeCritic
+from search.actors import LEARNING_RATE, Choice, PolicyActor, RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls, in_parallel
 from search.chance import chance, seed_of
 from search.population import PromptPopulation
@@ -42,47 +43,20 @@ FAILURE_CHARS = 400
 """Of the end of a wrong reply."""
 LATELY = 50
 """The progress line says what share of so many last questions was solved."""
-SEED_PROMPT, BEST_PROMPT, ACTOR = "seed prompt", "best prompt", "actor"
 
 _log = logging.getLogger(__name__)
 
 
 class Critic(Protocol):
-    """Scores replies, on any thread."""
+    """Scores replies, on any thread.
+
+    One that learns from feedback has a method more: `feedback(prompt, query, response, value)`, the
+    value from 0 to 1.
+    """
 
     def score(self, prompt: str, query: str, response: str) -> float:
         """What a reply is worth, from 0 to 1; where this raises, the reply is unscored."""
         ...
-
-
-@runtime_checkable
-class LearningCritic(Critic, Protocol):
-    """A critic that learns from feedback."""
-
-    def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
-        """Learn what a reply was worth, from 0 to 1."""
-        ...
-
-
-class MeanCritic:
-    """Scores by the mean of several critics; those that learn from feedback do.
-
-    Args:
-        critics: at least one.
-    """
-
-    def __init__(self, *critics: Critic) -> None:
-        self._critics = critics
-
-    def score(self, prompt: str, query: str, response: str) -> float:
-        """The mean of their scores; what one of them raises is raised."""
-        return fmean(critic.score(prompt, query, response) for critic in self._critics)
-
-    def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
-        """Teach those that learn."""
-        for critic in self._critics:
-            if isinstance(critic, LearningCritic):
-                critic.feedback(prompt, query, response, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +69,7 @@ class Candidate:
     tokens: int = 0
     """Of question and reply, as the server counted them."""
     score: float | None = None
-    """The critic's, 0 to 1; None where the call or the critic failed."""
+    """The mean of the critics' scores, 0 to 1; None where the call or a critic failed."""
     feedback: float | None = None
     """0 to 1; None where there is none."""
     reward: float | None = None
@@ -124,7 +98,11 @@ class RewardWeights:
 @Parameter(name="*", group="Hybrid search")
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticParams:
-    """The numbers of a flow."""
+    """The numbers of a flow.
+
+    Raises:
+        ValueError: one is out of its range.
+    """
 
     num_candidates: Count = 5
     """K, how many prompts are tried for a question."""
@@ -133,7 +111,7 @@ class ActorCriticParams:
     exploration: Share = 0.1
     """The share of the actor's draws that are even, whatever it learned."""
     learning_rate: NotNegative = LEARNING_RATE
-    """Of the actor."""
+    """Of the actor; at 0 it learns nothing and draws evenly."""
     population_size: Count = 20
     """How many prompts there are; fewer only while mutations make equal ones."""
     elite_size: CountOrZero = 4
@@ -155,47 +133,30 @@ class ActorCriticParams:
     """Of all chance."""
 
     def __post_init__(self) -> None:
-        """Check what would fail late.
-
-        Raises:
-            ValueError: a count is below 1.
-        """
         for name in ("num_candidates", "update_interval", "population_size", "max_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; expected at least 1")
-
-    @property
-    def workers(self) -> int | None:
-        """The most calls at once; None: as many as the dispatcher lets through."""
-        return self.max_workers if self.parallel_eval else 1
+        if not 0 <= self.exploration <= 1:
+            raise ValueError(f"exploration is {self.exploration!r}; expected from 0 to 1")
+        if not 0 <= self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate is {self.learning_rate!r}; expected at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedStep:
-    """A query, and the prompts that the actor chose for it."""
+    """The prompts that the actor chose for a query, and the calls that try them."""
 
     step: int
-    query: str
+    """The number of the step, from 0."""
     choice: Choice
     calls: tuple[Call, ...]
     """One for each chosen prompt, in order."""
 
-    def best_of(self, candidates: Sequence[Candidate]) -> int | None:
-        """The place of the highest score; of equal ones that of the likeliest prompt."""
-        odds = [self.choice.probabilities[place] for place in self.choice.places]
-        scored = [
-            (each.score, odds[k], -k) for k, each in enumerate(candidates) if each.score is not None
-        ]
-        return -max(scored)[2] if scored else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """A query, its K candidates in the order of the actor's choice, and the response."""
+    """The K candidates in the order of the actor's choice, and the response."""
 
-    step: int
-    """The number of the step, from 0."""
-    query: str
     candidates: tuple[Candidate, ...]
     best: Candidate | None
     """With the highest score; without any score the first that has a reply; None: all failed."""
@@ -206,11 +167,6 @@ class StepResult:
     def response(self) -> str | None:
         """The reply of the best candidate."""
         return self.best.text if self.best else None
-
-    @property
-    def unscored(self) -> int:
-        """How many candidates have no score."""
-        return sum(each.score is None for each in self.candidates)
 
 
 Feedback = float | Callable[[str, str], float | None] | None
@@ -224,76 +180,42 @@ class HybridOptimizationFlow:
 
     Args:
         llm: answers the calls, on any thread: a dispatcher.
-        population: the prompts.
-        actor: picks prompts for a query.
-        critic: scores the candidates.
+        params: the numbers; None: the default ones.
         model: answers the queries, by its name on the server.
+        mutator_model: rewords prompts; None: `model`.
+        prompts: the population's first ones.
+        encoder: embeds texts for the actor; None: hashing, which needs no model.
+        critics: score the candidates, by their mean; None: a `RidgeCritic`, which learns from
+            feedback alone.
         reward_fn: the reward of a candidate; None: the weights of the numbers.
-        options: more of Ollama's options (`num_ctx`).
+        options: more of Ollama's options (`num_ctx`), for all calls.
         think: whether a thinking model thinks; None leaves it to the server.
-        params: the numbers.
         changes: of the numbers, by name: `parallel_eval=True, max_workers=4`.
+
+    Raises:
+        ValueError: a number is out of range, or there is a blank prompt.
     """
 
-    def __init__(  # noqa: PLR0913 - four parts, and what a call carries
+    def __init__(  # noqa: PLR0913 - one keyword for each part that can be another
         self,
         llm: Model,
-        population: PromptPopulation,
-        actor: RandomActor,
-        critic: Critic,
-        *,
-        model: str,
-        reward_fn: RewardFn | None = None,
-        options: Mapping[str, Any] | None = None,
-        think: Think | None = None,
         params: ActorCriticParams | None = None,
-        **changes: Any,  # noqa: ANN401 - the fields of `params`
-    ) -> None:
-        self.llm, self.population, self.actor, self.critic = llm, population, actor, critic
-        self.params = replace(params or ActorCriticParams(), **changes)
-        self.steps = 0
-        """How many were asked."""
-        self.rewarded_steps = 0
-        """How many had a reward."""
-        self._reward_fn = reward_fn or self.params.weights
-        own = {"num_predict": self.params.max_tokens, "temperature": self.params.temperature}
-        self._like = Call(model=model, prompt="", options={**(options or {}), **own}, think=think)
-
-    @classmethod
-    def from_params(  # noqa: PLR0913 - one keyword for each part that can be another
-        cls,
-        params: ActorCriticParams,
-        llm: Model,
         *,
         model: str,
         mutator_model: str | None = None,
         prompts: Sequence[str] = (SEED_INSTRUCTIONS,),
         encoder: Encoder | None = None,
-        critic: Critic | None = None,
-        actor: RandomActor | None = None,
+        critics: Sequence[Critic] | None = None,
+        reward_fn: RewardFn | None = None,
         options: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401 - the flow's own keywords
-    ) -> HybridOptimizationFlow:
-        """The flow of a configuration.
-
-        Args:
-            params: its numbers.
-            llm: answers the calls.
-            model: answers the queries.
-            mutator_model: rewords prompts; None: `model`.
-            prompts: the population's first ones.
-            encoder: for actor and critic; None: hashing, which needs no model.
-            critic: None: a `RidgeCritic`, which learns from feedback alone.
-            actor: None: a `PolicyActor`.
-            options: more of Ollama's options, for all calls.
-            more: `reward_fn` and `think` of the flow.
-
-        Raises:
-            ValueError: a number is out of range.
-        """
-        encoder = encoder or make_encoder("hashing")
+        think: Think | None = None,
+        **changes: Any,  # noqa: ANN401 - the fields of `params`
+    ) -> None:
+        self.params = params = replace(params or ActorCriticParams(), **changes)
+        encoder = CachedEncoder(encoder) if encoder else make_encoder("hashing")
         limit = {**(options or {}), "num_predict": params.max_tokens}
-        population = PromptPopulation(
+        self.llm = llm
+        self.population = PromptPopulation(
             prompts,
             size=params.population_size,
             elite_size=params.elite_size,
@@ -304,14 +226,23 @@ class HybridOptimizationFlow:
             ),
             seed=params.seed,
         )
-        learning = PolicyActor(
+        self.actor = PolicyActor(
             encoder,
             seed=params.seed,
             exploration=params.exploration,
             learning_rate=params.learning_rate,
         )
-        parts = (llm, population, actor or learning, critic or RidgeCritic(encoder))
-        return cls(*parts, model=model, options=options, params=params, **more)
+        self.critics = [RidgeCritic(encoder)] if critics is None else critics
+        self.workers = params.max_workers if params.parallel_eval else 1
+        """The most calls at once; None: as many as the dispatcher lets through."""
+        self.steps = 0
+        """How many were asked."""
+        self.rewarded_steps = 0
+        """How many had a reward."""
+        self._open: dict[int, AskedStep] = {}
+        self._reward_fn = reward_fn or params.weights
+        own = {**limit, "temperature": params.temperature}
+        self._like = Call(model=model, prompt="", options=own, think=think)
 
     def step(self, query: str, human_feedback: Feedback = None) -> StepResult:
         """Answer a query, and learn from it: see `step_many`."""
@@ -325,7 +256,7 @@ class HybridOptimizationFlow:
         Args:
             queries: what is asked; all their candidates are made side by side.
             human_feedback: on the responses; with `feedback_for_all` a function judges every
-                candidate. Without feedback the critic's score stands in its place.
+                candidate. Without feedback the critics' score stands in its place.
 
         Raises:
             ValueError: feedback that is not from 0 to 1. Then, as where its function raises, no
@@ -333,14 +264,16 @@ class HybridOptimizationFlow:
             EncodingError: a query or a prompt has no embedding.
             CallCancelledError: the run was stopped.
         """
-        self.population.fill(self.params.workers)
+        self.population.fill(self.workers)
         asked = [self._asked(query, self.steps + k) for k, query in enumerate(queries)]
-        jobs = [(each, place) for each in asked for place in range(len(each.calls))]
-        made = iter(in_parallel(lambda job: self._candidate(*job), jobs, self.params.workers))
-        answered = [(each, [next(made) for _ in each.calls]) for each in asked]
-        rewarded = self._rewarded(answered, human_feedback)
+        made = in_parallel(
+            lambda call: self._candidate(call, self.llm.generate(call), human_feedback),
+            [call for each in asked for call in each.calls],
+            self.workers,
+        )
+        rewarded = self._rewarded(asked, made, human_feedback)
         self.steps += len(asked)
-        return [self._learn(*each) for each in rewarded]
+        return [self._learn(*each) for each in zip(asked, rewarded, strict=True)]
 
     def ask(self, query: str) -> AskedStep:
         """The prompts to try for a query, and the calls that do; the replies go to `tell`.
@@ -350,28 +283,49 @@ class HybridOptimizationFlow:
         Raises:
             EncodingError: the query or a prompt has no embedding.
         """
-        self.population.fill(self.params.workers)
+        self.population.fill(self.workers)
+        asked = self._open[self.steps] = self._asked(query, self.steps)
         self.steps += 1
-        return self._asked(query, self.steps - 1)
+        return asked
 
     def tell(
-        self, asked: AskedStep, replies: Sequence[str | None], human_feedback: Feedback = None
+        self,
+        asked: AskedStep,
+        replies: Sequence[Completion | str | None],
+        human_feedback: Feedback = None,
     ) -> StepResult:
-        """Learn from the replies to the calls of `ask`, in their order; None: the call failed.
+        """Learn from the replies to the calls of `ask`, as `step` does.
+
+        Args:
+            asked: of this flow, learned from once.
+            replies: in the order of the calls; a text has no tokens to count, None is a call that
+                failed.
+            human_feedback: as for `step_many`.
 
         Raises:
-            ValueError: there is not one reply for each call, or feedback not from 0 to 1.
+            ValueError: the step is not open, there is not one reply for each call, or feedback not
+                from 0 to 1; nothing is learned.
+            CallCancelledError: a reply has that error.
         """
-        pairs = zip(asked.choice.chosen, replies, strict=True)
-        made = [Candidate(prompt=prompt, text=reply) for prompt, reply in pairs]
-        scored = in_parallel(
-            lambda each: self._scored(asked.query, each), made, self.params.workers
+        if self._open.get(asked.step) != asked:
+            raise ValueError(
+                f"expected a step of this flow's `ask` that was not learned from yet, got step "
+                f"{asked.step}"
+            )
+        made = in_parallel(
+            lambda pair: self._candidate(*pair, human_feedback),
+            list(zip(asked.calls, replies, strict=True)),
+            self.workers,
         )
-        return self._learn(*self._rewarded([(asked, scored)], human_feedback)[0])
+        (rewarded,) = self._rewarded([asked], made, human_feedback)
+        del self._open[asked.step]
+        return self._learn(asked, rewarded)
 
     def best_prompt(self, query: str) -> str:
-        """The prompt that the actor likes best for a query; nothing is learned."""
-        return self.actor.choose(query, self.population.prompts, 1, self.steps).favourite
+        """The prompt that the actor likes best for a query; of equals, one by chance."""
+        prompts = self.population.prompts
+        choice = self.actor.choose(query, prompts, len(prompts), self.steps)
+        return prompts[max(choice.places, key=choice.probabilities.__getitem__)]
 
     def final_call(self, query: str, prompt: str) -> Call:
         """What asks a query under a prompt after the search: a call at temperature 0."""
@@ -380,89 +334,104 @@ class HybridOptimizationFlow:
 
     def _asked(self, query: str, step: int) -> AskedStep:
         choice = self.actor.choose(query, self.population.prompts, self.params.num_candidates, step)
+        prompts = [choice.prompts[place] for place in choice.places]
         seed = seed_of(self.params.seed, "step", step)
-        calls = candidate_calls(replace(self._like, prompt=query), choice.chosen, seed)
-        return AskedStep(step=step, query=query, choice=choice, calls=tuple(calls))
+        calls = candidate_calls(replace(self._like, prompt=query), prompts, seed)
+        return AskedStep(step=step, choice=choice, calls=tuple(calls))
 
-    def _candidate(self, asked: AskedStep, place: int) -> Candidate:
-        """The reply to one call, scored."""
-        reply = raise_if_cancelled(self.llm.generate(asked.calls[place]))
-        prompt, used = asked.choice.chosen[place], reply.usage
-        if reply.error:
-            _log.warning("a candidate has no score: %r", reply.error)
+    def _is_for_all(self, human_feedback: Feedback) -> bool:
+        return self.params.feedback_for_all and callable(human_feedback)
+
+    def _candidate(
+        self, call: Call, reply: Completion | str | None, human_feedback: Feedback
+    ) -> Candidate:
+        """A reply with its score, and with feedback where every candidate has some."""
+        prompt, query = call.system or "", call.prompt
+        if isinstance(reply, str):
+            reply = Completion(text=reply)
+        if reply is None or raise_if_cancelled(reply).error:
+            _log.warning("a candidate has no score: %r", reply and reply.error)
             return Candidate(prompt=prompt, text=None)
+        text, used = reply.text, reply.usage
         tokens = used.prompt_tokens + used.completion_tokens if used else 0
-        return self._scored(asked.query, Candidate(prompt=prompt, text=reply.text, tokens=tokens))
-
-    def _scored(self, query: str, candidate: Candidate) -> Candidate:
-        if candidate.text is None:
-            return candidate
+        made = Candidate(prompt=prompt, text=text, tokens=tokens)
         try:
-            score = self.critic.score(candidate.prompt, query, candidate.text)
-            return replace(candidate, score=_checked("score", score))
+            scores = [critic.score(prompt, query, text) for critic in self.critics]
+            made = replace(made, score=_checked("score", fmean(scores)))
         except ENDS_THE_RUN:
             raise
         except Exception as error:  # noqa: BLE001 - a critic of the user's may raise anything
             _log.warning("a candidate has no score: %r", error)
-            return candidate
+            return made
+        return (
+            _with_feedback(query, made, human_feedback)
+            if self._is_for_all(human_feedback)
+            else made
+        )
 
     def _rewarded(
-        self, answered: Sequence[tuple[AskedStep, Sequence[Candidate]]], human_feedback: Feedback
-    ) -> list[tuple[AskedStep, list[Candidate]]]:
-        """The same with feedback and rewards; people are asked one by one."""
-        for_all = self.params.feedback_for_all and callable(human_feedback)
-        jobs = [
-            (asked.query, each, human_feedback if for_all or k == asked.best_of(made) else None)
-            for asked, made in answered
-            for k, each in enumerate(made)
-        ]
-        if for_all:
-            done = iter(in_parallel(lambda job: self._reward(*job), jobs, self.params.workers))
-        else:
-            done = iter([self._reward(*job) for job in jobs])
-        return [(asked, [next(done) for _ in made]) for asked, made in answered]
-
-    def _reward(self, query: str, candidate: Candidate, human_feedback: Feedback) -> Candidate:
-        if candidate.text is None or candidate.score is None:
-            return candidate
-        value = human_feedback
-        if callable(value):
-            value = value(query, candidate.text)
-        if value is not None:
-            candidate = replace(candidate, feedback=_checked("human_feedback", value))
-        reward = float(self._reward_fn(query, candidate))
-        if not math.isfinite(reward):
-            raise ValueError(f"expected a finite reward, got {reward!r} for {candidate!r:.200}")
-        return replace(candidate, reward=reward)
+        self, asked: Sequence[AskedStep], made: Sequence[Candidate], human_feedback: Feedback
+    ) -> list[list[Candidate]]:
+        """The candidates of each step with their rewards; people are asked one by one."""
+        left, steps = iter(made), []
+        for each in asked:
+            query = each.choice.query
+            candidates = [next(left) for _ in each.calls]
+            best = _best_of(each, candidates)
+            if best is not None and not self._is_for_all(human_feedback):
+                candidates[best] = _with_feedback(query, candidates[best], human_feedback)
+            for k, candidate in enumerate(candidates):
+                if candidate.score is not None:
+                    reward = float(self._reward_fn(query, candidate))
+                    if not math.isfinite(reward):
+                        raise ValueError(
+                            f"expected a finite reward, got {reward!r} for {candidate!r:.200}"
+                        )
+                    candidates[k] = replace(candidate, reward=reward)
+            steps.append(candidates)
+        return steps
 
     def _learn(self, asked: AskedStep, candidates: Sequence[Candidate]) -> StepResult:
-        """Teach records, critic and actor, in the candidates' order; evolve when it is time."""
+        """Teach records, critics and actor, in the candidates' order; evolve when it is time."""
         total = math.fsum(each.reward for each in candidates if each.reward is not None)
         others = sum(each.reward is not None for each in candidates) - 1
+        query = asked.choice.query
         for each in candidates:
             if each.reward is None or each.text is None:
                 continue
             mean = (total - each.reward) / others if others else None
             is_wrong = each.feedback is not None and each.feedback < 1
-            failure = WrongAnswer(asked.query, None, each.text[-FAILURE_CHARS:])
+            failure = WrongAnswer(query, None, each.text[-FAILURE_CHARS:])
             self.population.record(each.prompt, each.reward, mean, failure if is_wrong else None)
-            if each.feedback is not None and isinstance(self.critic, LearningCritic):
-                self.critic.feedback(each.prompt, asked.query, each.text, each.feedback)
+            for critic in self.critics:
+                if each.feedback is not None and hasattr(critic, "feedback"):
+                    critic.feedback(each.prompt, query, each.text, each.feedback)
         self.actor.learn(asked.choice, [each.reward for each in candidates])
         self.rewarded_steps += others >= 0
         evolves = others >= 0 and self.rewarded_steps % self.params.update_interval == 0
         if evolves:
-            self.population.evolve(self.params.workers)
-        best = asked.best_of(candidates)
-        replied = [each for each in candidates if each.text is not None]
-        shown = candidates[best] if best is not None else next(iter(replied), None)
-        return StepResult(
-            step=asked.step,
-            query=asked.query,
-            candidates=tuple(candidates),
-            best=shown,
-            evolved=evolves,
-        )
+            self.population.evolve(self.workers)
+        best = _best_of(asked, candidates)
+        replied = (each for each in candidates if each.text is not None)
+        shown = next(replied, None) if best is None else candidates[best]
+        return StepResult(candidates=tuple(candidates), best=shown, evolved=evolves)
+
+
+def _best_of(asked: AskedStep, candidates: Sequence[Candidate]) -> int | None:
+    """The place of the highest score; of equal ones that of the likeliest prompt."""
+    odds = [asked.choice.probabilities[place] for place in asked.choice.places]
+    scored = [k for k, each in enumerate(candidates) if each.score is not None]
+    return max(scored, key=lambda k: (candidates[k].score, odds[k]), default=None)
+
+
+def _with_feedback(query: str, candidate: Candidate, feedback: Feedback) -> Candidate:
+    """A candidate that has a reply, with feedback on it, if there is some."""
+    value = feedback(query, candidate.text or "") if callable(feedback) else feedback
+    return (
+        candidate
+        if value is None
+        else replace(candidate, feedback=_checked("human_feedback", value))
+    )
 
 
 def _checked(name: str, value: float) -> float:
@@ -505,24 +474,20 @@ def optimize_task(
         chance(flow.params.seed, "questions", len(order)).shuffle(questions)
         order += questions
     results: list[StepResult] = []
-    while len(results) < steps:
-        batch = order[len(results) : min(len(results) + batch_size, steps)]
+    for first in range(0, steps, batch_size):
+        batch = order[first : min(first + batch_size, steps)]
         results += flow.step_many(batch, lambda query, reply: train.scorer(problems[query], reply))
-        solved = [
-            each.best.feedback
-            for each in results[-LATELY:]
-            if each.best and each.best.feedback is not None
-        ]
-        status = (
-            f"solved {fmean(solved):.0%} of the last {len(solved)} questions" if solved else None
-        )
-        record(flow.steps, _metrics(flow, results[-len(batch) :]), done=flow.steps, status=status)
+        lately = [each.best.feedback for each in results[-LATELY:] if each.best]
+        solved = [value for value in lately if value is not None]
+        said = f"solved {fmean(solved):.0%} of the last {len(solved)} questions" if solved else None
+        record(flow.steps, _metrics(flow, results[first:]), done=flow.steps, status=said)
+    candidates = [each for result in results for each in result.candidates]
     members = flow.population.members
     return {
         "steps": flow.steps,
         "rewarded_steps": flow.rewarded_steps,
-        "candidates": sum(len(each.candidates) for each in results),
-        "unscored": sum(each.unscored for each in results),
+        "candidates": len(candidates),
+        "unscored": sum(each.score is None for each in candidates),
         "generations": flow.population.generation,
         "rewards": [each.best.reward if each.best else None for each in results],
         "population": [
@@ -531,11 +496,11 @@ def optimize_task(
         ],
         "best_prompt": members[0].prompt,
         "seed_prompt": seed_prompt,
-        "held_out": compare_on(held_out, flow, seed_prompt) if held_out else None,
+        "held_out": _compare(held_out, flow, seed_prompt) if held_out else None,
     }
 
 
-def compare_on(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> list[dict[str, Any]]:
+def _compare(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> list[dict[str, Any]]:
     """What seed prompt, best prompt and actor solve of problems held out; nothing is learned.
 
     Returns:
@@ -543,37 +508,32 @@ def compare_on(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> li
         problem counts where all three have a reply, and is left out of every row where one has
         none: so the differences are those of the shares.
     """
-    problems, best = task.problems, flow.population.members[0].prompt
-    prompts = {
-        SEED_PROMPT: [seed_prompt for _ in problems],
-        BEST_PROMPT: [best for _ in problems],
-        ACTOR: [flow.best_prompt(problem.question) for problem in problems],
+    best = flow.population.members[0].prompt
+    prompts: dict[str, Callable[[str], str]] = {
+        "seed prompt": lambda _: seed_prompt,
+        "best prompt": lambda _: best,
+        "actor": flow.best_prompt,
     }
 
-    def solved(job: tuple[Problem, str]) -> float | None:
-        reply: Completion = raise_if_cancelled(
-            flow.llm.generate(flow.final_call(job[0].question, job[1]))
-        )
-        return None if reply.error else float(task.scorer(job[0], reply.text))
+    def solved(job: tuple[Problem, str]) -> float:
+        call = flow.final_call(job[0].question, job[1])
+        reply = raise_if_cancelled(flow.llm.generate(call))
+        return math.nan if reply.error else float(task.scorer(job[0], reply.text))
 
-    jobs = [pair for each in prompts.values() for pair in zip(problems, each, strict=True)]
-    scores = iter(in_parallel(solved, jobs, flow.params.workers))
-    rows = [[next(scores) for _ in problems] for _ in prompts]
-    whole = [trial for trial in zip(*rows, strict=True) if None not in trial]
-    counts = {"queries": len(whole), "left_out": len(problems) - len(whole)}
-    arms: list[dict[str, Any]] = []
-    for place, name in enumerate(prompts):
-        trials = [[float(trial[place] or 0)] for trial in whole]
-        arm: dict[str, Any] = {
-            "name": name,
-            "score": fmean(t[0] for t in trials) if trials else None,
-        }
-        if place:
-            arm |= finite(asdict(compare(trials, [[float(trial[0] or 0)] for trial in whole])))
-        arms.append(arm | counts)
-    for arm, p_value in zip(arms[1:], holm([arm["p_value"] for arm in arms[1:]]), strict=True):
-        arm["p_holm"] = p_value
-    return arms
+    jobs = [(each, choose(each.question)) for choose in prompts.values() for each in task.problems]
+    scores = np.array(in_parallel(solved, jobs, flow.workers)).reshape(len(prompts), -1)
+    known = scores[:, ~np.isnan(scores).any(axis=0), None].tolist()
+    compared = [compare(each, known[0]) for each in known[1:]]
+    adjusted = holm([each.p_value for each in compared])
+    against_seed: list[dict[str, Any]] = [
+        {},
+        *(finite(asdict(each)) | {"p_holm": p} for each, p in zip(compared, adjusted, strict=True)),
+    ]
+    counts = {"queries": len(known[0]), "left_out": len(task.problems) - len(known[0])}
+    return [
+        {"name": name, "score": _mean(value for (value,) in trials)} | more | counts
+        for name, trials, more in zip(prompts, known, against_seed, strict=True)
+    ]
 
 
 def _metrics(flow: HybridOptimizationFlow, results: Sequence[StepResult]) -> dict[str, Any]:
@@ -585,7 +545,7 @@ def _metrics(flow: HybridOptimizationFlow, results: Sequence[StepResult]) -> dic
         "optimize/feedback": _mean(each.feedback for each in best),
         "optimize/candidate_reward": _mean(each.reward for each in candidates),
         "optimize/critic": _mean(each.score for each in candidates),
-        "optimize/unscored": sum(result.unscored for result in results),
+        "optimize/unscored": sum(each.score is None for each in candidates),
         "population/best_fitness": members[0].fitness,
         "population/mean_fitness": _mean(member.fitness for member in members),
         "population/generation": flow.population.generation,

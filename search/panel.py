@@ -20,10 +20,10 @@ import numpy as np
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import Completion, Think
-from scorers.betting import is_better
+from scorers.betting import ROUNDING, is_better
 from search.async_llm import AsyncLLMInterface
 from search.chance import chance
-from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig, schedule_of
+from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
 from search.rewording import raise_if_cancelled
 from search.task import Problem, Task, ask_problem
 
@@ -41,11 +41,11 @@ class Evaluated:
     fitness: float | None
     """The mean score; None where too many calls failed. Of a stopped prompt: its rival's, less the
     mean difference on the problems that both have."""
-    stopped: bool = False
+    stopped: bool
     """Whether it was surely worse than its rival before all problems were asked."""
-    failures: tuple[WrongAnswer, ...] = ()
+    failures: tuple[WrongAnswer, ...]
     """Problems that it got wrong: scored below 1 and no better than its mean."""
-    error: str = ""
+    error: str
     """Why the last failed call failed."""
 
 
@@ -53,9 +53,8 @@ class AsyncEvaluationPipeline:
     """Puts a task's problems to a model under each of many system prompts.
 
     Args:
-        calls: sends the calls, so many at once at most, whoever else uses it.
+        calls: sends the calls to its model, so many at once at most, whoever else uses it.
         task: whose problems are asked, in this order.
-        model: that answers, as the server lists it.
         config: batches, and when a prompt is stopped or unscored.
         options: more of Ollama's options for these calls.
         think: whether a thinking model thinks; None leaves it to the server.
@@ -67,34 +66,30 @@ class AsyncEvaluationPipeline:
         calls: AsyncLLMInterface,
         task: Task,
         *,
-        model: str,
         config: EvolutionConfig | None = None,
         options: Mapping[str, Any] | None = None,
         think: Think | None = None,
         on_reply: Callable[[Completion], object] = lambda _: None,
     ) -> None:
         self._calls, self._task, self._on_reply = calls, task, on_reply
-        self._config = schedule_of(config or AsyncEvolutionConfig())
+        self._config = config = config or AsyncEvolutionConfig()
         self._ask = partial(
-            ask_problem, model=model, options=options, think=think, seed=self._config.seed
+            ask_problem, model=calls.model, options=options, think=think, seed=config.seed
         )
-        self._places = threading.Semaphore(self._config.max_concurrent_genomes)
+        self._width = config.at_once(config.max_concurrent_genomes)
+        self._places = threading.Semaphore(self._width)
 
-    def evaluate(self, prompts: Sequence[str], rival: Evaluated | None = None) -> list[Evaluated]:
+    def evaluate(self, prompts: Sequence[str]) -> list[Evaluated]:
         """What each of N prompts scores, in their order; equal ones are asked once.
-
-        Args:
-            prompts: N system prompts.
-            rival: a prompt that is surely worse than this one is stopped; None lets all finish.
 
         Raises:
             CallCancelledError: the calls were cancelled.
             Exception: whatever the task's scorer raises.
         """
         distinct = dict.fromkeys(prompts)
-        width = self._config.max_concurrent_genomes
-        scored = iterate_parallel(lambda prompt: self.score(prompt, rival), distinct, width)
-        found = dict(zip(distinct, scored, strict=True))
+        found = dict(
+            zip(distinct, iterate_parallel(self.score, distinct, self._width), strict=True)
+        )
         return [found[prompt] for prompt in prompts]
 
     async def evaluate_population(self, prompts: Sequence[str]) -> list[Evaluated]:
@@ -102,27 +97,41 @@ class AsyncEvaluationPipeline:
         return await asyncio.to_thread(self.evaluate, prompts)
 
     def score(self, prompt: str, rival: Evaluated | None = None) -> Evaluated:
-        """What one prompt scores; see `evaluate`. At most `max_concurrent_genomes` at a time."""
+        """What one prompt scores; at most `max_concurrent_genomes` at a time.
+
+        Args:
+            prompt: a system prompt.
+            rival: the prompt is stopped once it is surely worse than this one; None: it never is.
+
+        Raises:
+            CallCancelledError: the calls were cancelled.
+            Exception: whatever the task's scorer raises.
+        """
         config, problems = self._config, self._task.problems
         size = config.async_batch_size if rival and config.early_stop_level else len(problems)
-        most = config.max_unscored * len(problems)
-        scores: list[float | None] = []
+        most = config.max_unscored * len(problems) + ROUNDING
+        # More threads than calls: one that scores, or waits for an attempt, has none in flight.
+        threads = config.at_once(2 * config.max_concurrent_requests)
+        answer = partial(self._answer, prompt)
         replies: list[Completion] = []
+        scores: list[float | None] = []
+        leads: list[float] = []
         stopped = False
         with self._places:
             while len(scores) < len(problems) and not stopped and scores.count(None) <= most:
                 batch = problems[len(scores) : len(scores) + size]
-                answers = self._calls.each(partial(self._answer, prompt), batch)
-                scores += [score for _, score in answers]
-                replies += [reply for reply, _ in answers]
+                for reply, score in iterate_parallel(answer, batch, threads):
+                    replies.append(reply)
+                    scores.append(score)
                 if rival is not None and len(scores) < len(problems):
-                    stopped = self._is_worse(scores, rival)
+                    pairs = zip(rival.scores, scores, strict=False)
+                    leads = [a - b for a, b in pairs if a is not None and b is not None]
+                    stopped = self._is_ahead(leads)
         known = [score for score in scores if score is not None]
         mean = fmean(known) if known else 0.0
         fitness = mean if known and scores.count(None) <= most else None
         if stopped and fitness is not None and rival is not None:
-            fitness = max(0.0, (rival.fitness or 0.0) - fmean(_leads(rival, scores)))
-        errors = [str(reply.error) for reply in replies if reply.error]
+            fitness = max(0.0, (rival.fitness or 0.0) - fmean(leads))
         return Evaluated(
             prompt=prompt,
             scores=(*scores, *[None] * (len(problems) - len(scores))),
@@ -133,7 +142,7 @@ class AsyncEvaluationPipeline:
                 for problem, reply, score in zip(problems, replies, scores, strict=False)
                 if score is not None and score < 1 and score <= mean
             ),
-            error=errors[-1] if errors else "",
+            error=next((str(reply.error) for reply in reversed(replies) if reply.error), ""),
         )
 
     def _answer(self, prompt: str, problem: Problem) -> tuple[Completion, float | None]:
@@ -142,17 +151,10 @@ class AsyncEvaluationPipeline:
         self._on_reply(reply)
         return reply, None if reply.error else float(self._task.scorer(problem, reply.text))
 
-    def _is_worse(self, scores: Sequence[float | None], rival: Evaluated) -> bool:
-        """Whether it is surely worse than the rival, by the problems that both have a score for."""
-        leads = np.array(_leads(rival, scores))
+    def _is_ahead(self, leads: Sequence[float]) -> bool:
+        """Whether these leads, at some of the problems, show that the mean of all is above 0."""
         level, total = self._config.early_stop_level, len(self._task.problems)
-        return bool(is_better(leads, np.zeros_like(leads), level, population=total))
-
-
-def _leads(rival: Evaluated, scores: Sequence[float | None]) -> list[float]:
-    """By how much the rival is ahead, at each problem that both have a score for."""
-    pairs = zip(rival.scores, scores, strict=False)
-    return [theirs - mine for theirs, mine in pairs if theirs is not None and mine is not None]
+        return bool(is_better(np.array(leads), np.zeros(len(leads)), level, population=total))
 
 
 def divide(task: Task, config: EvolutionConfig) -> tuple[Task, Task]:

@@ -51,7 +51,7 @@ class PromptPopulation:
         prompts: the first ones.
         size: how many there are once it is full.
         elite_size: how many of the best a generation keeps.
-        breeder: makes new prompts; None: the first ones stay as they are.
+        breeder: makes new prompts.
         seed: of all its chance.
 
     Raises:
@@ -64,7 +64,7 @@ class PromptPopulation:
         *,
         size: int = 20,
         elite_size: int = 4,
-        breeder: Breeder | None = None,
+        breeder: Breeder,
         seed: int = 0,
     ) -> None:
         self.prompts = list(dict.fromkeys(prompt.strip() for prompt in prompts))
@@ -112,23 +112,17 @@ class PromptPopulation:
 
     def fill(self, max_workers: int | None = 1) -> None:
         """Mutate the first prompts until there are enough; later calls do nothing."""
-        breeder, size = self._breeder, self._size
-        for turn in range(FILL_ROUNDS):
-            if breeder is None or self._is_filled:
-                break
+        for turn in range(0 if self._is_filled else FILL_ROUNDS):
             jobs = [
                 (self.prompts[k % len(self.prompts)], seed_of(self._seed, "fill", turn, k))
-                for k in range(size - len(self.prompts))
+                for k in range(self._size - len(self.prompts))
             ]
-            made = in_parallel(lambda job: breeder.mutation(*job).text, jobs, max_workers)
+            made = in_parallel(lambda job: self._breeder.mutation(*job).text, jobs, max_workers)
             self.prompts = list(dict.fromkeys([*self.prompts, *made]))
         self._is_filled = True
 
     def evolve(self, max_workers: int | None = 1) -> None:
         """Keep the elite, and breed the others; where children are equal the next best stay."""
-        breeder = self._breeder
-        if breeder is None:
-            return
         self.generation += 1
         texts = [member.prompt for member in self.members]
         edges = [member.edge for member in self.members]
@@ -137,7 +131,9 @@ class PromptPopulation:
             for k in range(self._size - self._elite_size)
         ]
         children = in_parallel(
-            lambda seed: breeder.child(texts, edges, seed, self._failures).text, seeds, max_workers
+            lambda seed: self._breeder.child(texts, edges, seed, self._failures).text,
+            seeds,
+            max_workers,
         )
         distinct = dict.fromkeys([*texts[: self._elite_size], *children, *texts])
         self.prompts = list(distinct)[: self._size]

@@ -95,7 +95,6 @@ class Breeder:
     generate: Callable[[Call], Completion]
     """Sends a call, as `Dispatcher.generate` does: a failure stands in the reply's `error`."""
     rewriter: Rewriter
-    """The model of the operators that ask one."""
     mutators: Sequence[Mutator] = INSTRUCTION_MUTATORS
     """Operators on one text."""
     crossovers: Sequence[Mutator] = INSTRUCTION_CROSSOVERS
@@ -133,7 +132,12 @@ class Breeder:
             MutatorError: an operator of the user's raised.
         """
         rng = chance(seed, "parents")
-        one, other = (self._winner(texts, fitnesses, rng) for _ in range(2))
+
+        def winner() -> str:
+            entrants = [rng.randrange(len(texts)) for _ in range(self.tournament_size)]
+            return texts[max(entrants, key=lambda place: (fitnesses[place], -place))]
+
+        one, other = winner(), winner()
         crossed = bool(self.crossovers) and one != other and rng.random() < self.crossover_rate
         shown = (failures or {}).get(one, ())
         steps = [rng.choice(self.crossovers)] if crossed else []
@@ -150,10 +154,6 @@ class Breeder:
         """
         rng = chance(seed, "mutators")
         return self._made((text,), [self._mutator((), rng) for _ in range(steps)], seed, ())
-
-    def _winner(self, texts: Sequence[str], fitnesses: Sequence[float], rng: Random) -> str:
-        entrants = [rng.randrange(len(texts)) for _ in range(self.tournament_size)]
-        return texts[max(entrants, key=lambda place: (fitnesses[place], -place))]
 
     def _mutator(self, failures: Sequence[WrongAnswer], rng: Random) -> Mutator:
         """One of the mutators, among them the one that is shown failures, if there are some."""

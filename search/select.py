@@ -8,12 +8,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ollama_utils.parallel import iterate_parallel
 from records.errors import describe, nearest
+from records.terminal import one_line
 from scorers.betting import interval
 from search.strategies import COSTS, SELECTORS, Cell, Evaluation, Outcome, ScoreTable, Strategy
 
@@ -21,10 +25,13 @@ __all__ = ["SELECTORS", "Evaluation", "NoWinnerError", "Selector", "make_selecto
 
 Combination: TypeAlias = dict[str, Any]
 """One choice for each name."""
+Many: TypeAlias = Sequence[Any] | NDArray[Any]
 Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 """What a combination does at a datapoint; what it raises is an error of the combination there."""
 LONGEST = 40
 """Characters of a choice in a table."""
+LEAST = 1e-100
+"""Of delta, which is divided among all combinations, and has a logarithm then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,7 @@ class Round:
     survivors: int
     """Combinations that may still be named."""
     best: float | None
-    """The highest mean score of those that do not fail too often."""
+    """The mean score of the one that would be named now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +55,7 @@ class CombinationResult:
     """What one combination did."""
 
     index: int
-    """Its number among all combinations."""
+    """Its number among all."""
     combination: Combination
     score: float
     """The mean score over its datapoints, an error counting as 0; nan without datapoints."""
@@ -146,11 +153,11 @@ class Selector:
 
     Args:
         name: one of `SELECTORS`, or a strategy of your own, see `search.strategies`.
-        choices: what to choose from, by name.
-        dataset: the datapoints, which are put in an order that chance makes.
+        choices: what to choose from, by name: a list, a tuple or an array for each.
+        dataset: the datapoints, likewise; chance makes an order of them.
         evaluate: called on any thread as `evaluate(combination, datapoint)`.
         seed: of all chance, at least 0.
-        delta: how often what is claimed may be wrong, above 0 and below 1.
+        delta: how often what is claimed may be wrong.
         max_errors: a combination that fails at more than this share of the dataset is not named.
         settings: the strategy's own.
 
@@ -162,8 +169,8 @@ class Selector:
     def __init__(
         self,
         name: str | Strategy,
-        choices: Mapping[str, Sequence[Any]],
-        dataset: Sequence[Any],
+        choices: Mapping[str, Many],
+        dataset: Many,
         evaluate: Evaluate,
         *,
         seed: int = 0,
@@ -172,20 +179,26 @@ class Selector:
         **settings: Any,  # noqa: ANN401 - each strategy has its own
     ) -> None:
         strategy, self._named_is, self._claim = _strategy(name)
-        self._settings = settings_of(name) | settings
         check_settings(name, {"seed": seed, "delta": delta, "max_errors": max_errors} | settings)
-        if not len(dataset):
-            raise ValueError("expected a dataset of at least one datapoint, got none")
-        self.combinations = _combinations(choices)
+        self._settings = _settings_of(strategy) | settings
+        lists = _lists_of(choices)
+        self.combinations = [
+            dict(zip(lists, each, strict=True)) for each in itertools.product(*lists.values())
+        ]
+        """Every combination of the choices; those of the last name change first."""
+        points = _listed("datapoints", dataset)
         rng = np.random.default_rng(seed)
-        self.datapoints = [dataset[place] for place in rng.permutation(len(dataset))]
+        self.datapoints = [points[place] for place in rng.permutation(len(points))]
         """In the order of their places."""
-        shape = [len(several) for several in choices.values()]
-        self.table = ScoreTable(shape, len(dataset), delta=delta, max_errors=max_errors)
+        shape = list(map(len, lists.values()))
+        self.table = ScoreTable(shape, len(points), delta=delta, max_errors=max_errors)
         self.rounds: list[Round] = []
         self._evaluate = evaluate
         self._strategy = strategy(self.table, rng, **self._settings)
         self._cells = next(filter(None, self._strategy), [])
+        self._outcomes: dict[Cell, Outcome] = {}
+        """Of the cells of this round; and a lock for each, which its evaluation holds."""
+        self._locks: dict[Cell, Lock] = {}
 
     def ask(self) -> list[Cell]:
         """The cells to evaluate next, (number of a combination, place of a datapoint).
@@ -209,26 +222,35 @@ class Selector:
         table = self.table
         for cell, outcome in zip(self._cells, outcomes, strict=True):
             table.write(cell, outcome)
+        self._outcomes, self._locks = {}, {}
         self._cells = next(filter(None, self._strategy), [])
-        best = table.best()
+        named = table.named()
         out = [arm for arm in table.arms if arm in table.ruled_out or table.is_unfit(arm)]
         played = Round(
             number=len(self.rounds) + 1,
             evaluations=int(table.counts.sum()),
-            errors=int(table.failed.sum()),
+            errors=sum(table.errors),
             survivors=len(table.arms) - len(out),
-            best=None if best is None else table.mean(best),
+            best=None if named is None else table.mean(named),
         )
         self.rounds.append(played)
         return played
 
     def outcome(self, cell: Cell) -> Outcome:
-        """What comes of a cell: what it is evaluated to, or the exception in its place."""
+        """What comes of a cell: what it is evaluated to, or the exception in its place.
+
+        Within a round a cell is evaluated once: whoever goes on after Ctrl-C finds what there is,
+        and waits for what an earlier thread is about.
+        """
         arm, place = cell
-        try:
-            return self._evaluate(dict(self.combinations[arm]), self.datapoints[place])
-        except Exception as error:  # noqa: BLE001 - it counts against the combination
-            return error
+        with self._locks.setdefault(cell, Lock()):
+            if cell not in self._outcomes:
+                try:
+                    found = self._evaluate(dict(self.combinations[arm]), self.datapoints[place])
+                    self._outcomes[cell] = found
+                except Exception as error:  # noqa: BLE001 - it counts against the combination
+                    self._outcomes[cell] = error
+            return self._outcomes[cell]
 
     def select_best(
         self,
@@ -264,18 +286,37 @@ class Selector:
             NoWinnerError: no combination can be named.
         """
         table, named = self.table, self.table.named()
-        keys = [(a != named, -len(table.seen(a)), -table.seen(a).sum(), a) for a in table.arms]
+        counts, ends = table.counts.tolist(), self.intervals()
+        order = [(a != named, -counts[a], -table.seen(a).sum(), a) for a in table.arms]
+        rows = []
+        for *_, arm in sorted(order):
+            low, high = ends[arm]
+            costs = (table.costs[arm] / max(1, counts[arm] - table.errors[arm])).tolist()
+            error = table.first_error.get(arm)
+            row = CombinationResult(
+                index=arm,
+                combination=self.combinations[arm],
+                score=table.mean(arm),
+                low=low,
+                high=high,
+                **dict(zip(COSTS, costs, strict=True)),
+                datapoints=counts[arm],
+                errors=table.errors[arm],
+                is_best=arm == named,
+                verdict=self._verdict(arm, named),
+                first_error=None if error is None else describe(error),
+            )
+            rows.append(row)
         claim = self._claim.format(delta=table.delta, **self._settings)
-        ends = self.intervals()
         results = SelectionResults(
-            rows=tuple(self._row(arm, named, ends[arm]) for *_, arm in sorted(keys)),
+            rows=tuple(rows),
             rounds=tuple(self.rounds),
             dataset_size=table.size,
             claim="None of them can be named." if named is None else claim,
         )
         if named is None:
             why = "".join(map(describe, list(table.first_error.values())[:1]))
-            share = f"more than {table.max_errors:.0%} of its datapoints"
+            share = f"more than {table.max_errors:.0%} of the datapoints"
             raise NoWinnerError(f"each one evaluated failed at {share}, first with {why}", results)
         return results
 
@@ -296,83 +337,50 @@ class Selector:
             ends[arms] = np.transpose(interval(seen, table.delta / len(table.arms)))
         return [(low, high) for low, high in ends.tolist()]
 
-    def _row(self, arm: int, named: int | None, ends: tuple[float, float]) -> CombinationResult:
-        table = self.table
-        errors, count = int(table.failed[arm].sum()), len(table.seen(arm))
-        costs = (table.costs[arm] / max(1, count - errors)).tolist()
-        error = table.first_error.get(arm)
-        return CombinationResult(
-            index=arm,
-            combination=self.combinations[arm],
-            score=table.mean(arm),
-            low=ends[0],
-            high=ends[1],
-            **dict(zip(COSTS, costs, strict=True)),
-            datapoints=count,
-            errors=errors,
-            is_best=arm == named,
-            verdict=self._verdict(arm, named),
-            first_error=None if error is None else describe(error),
-        )
-
     def _verdict(self, arm: int, named: int | None) -> str:
-        table = self.table
-        if arm == named and arm not in table.verdicts:
-            return self._named_is.format(**self._settings)
-        if not len(table.seen(arm)):
+        table, count = self.table, len(self.table.seen(arm))
+        if not count:
             return "not seen"
-        if not table.is_fit(arm):
+        if table.is_unfit(arm):
             return "fails too often"
         if arm in table.verdicts:
             return table.verdicts[arm]
-        is_whole = len(table.seen(arm)) == table.size
-        is_worse = named is not None and is_whole and table.mean(arm) < table.mean(named)
+        if arm == named:
+            return self._named_is.format(**self._settings)
+        is_worse = named is not None and count == table.size and table.mean(arm) < table.mean(named)
         return "ruled out" if is_worse else "not distinguished from the best"
 
 
-def make_selector(
-    name: str | Strategy,
-    choices: Mapping[str, Sequence[Any]],
-    dataset: Sequence[Any],
-    evaluate: Evaluate,
-    **settings: Any,  # noqa: ANN401 - each strategy has its own
-) -> Selector:
-    """A selection by the name of its selector; see `Selector`."""
-    return Selector(name, choices, dataset, evaluate, **settings)
+make_selector = Selector
+"""`make_selector(name, choices, dataset, evaluate, seed=0, ...)` is how a selection is made."""
 
 
 def _strategy(name: str | Strategy) -> tuple[Strategy, str, str]:
-    if not isinstance(name, str):
+    if callable(name):
         return name, "best of those seen", "Nothing is claimed."
     if name not in SELECTORS:
-        raise ValueError(f"no selector is called {name!r}; {nearest(name, SELECTORS)}")
+        raise ValueError(f"no selector is called {name!r}; {nearest(str(name), SELECTORS)}")
     return SELECTORS[name]
 
 
-def settings_of(name: str | Strategy) -> dict[str, Any]:
-    """The settings that a selector has of its own, with their defaults.
-
-    Raises:
-        ValueError: there is no such selector.
-    """
-    parameters = inspect.signature(_strategy(name)[0]).parameters.values()
+def _settings_of(strategy: Strategy) -> dict[str, Any]:
+    """The settings that a strategy has of its own, with their defaults."""
+    parameters = inspect.signature(strategy).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 1
-
-
-RANGES: Mapping[str, tuple[Callable[[Any], bool], Sequence[str]]] = {
-    "a whole number of at least 1": (_is_count, ("n_initial", "batch_size", "restarts")),
-    "a whole number of at least 0": (lambda n: _is_count(n + 1), ("seed",)),
-    "a number above 0 and below 1": (lambda x: 0 < x < 1, ("delta", "threshold")),
-    "a number above 0 and at most 1": (lambda x: 0 < x <= 1, ("sample_fraction", "budget")),
-    "a number from 0 to 1": (lambda x: 0 <= x <= 1, ("epsilon", "max_errors")),
-    "a number of at least 1": (lambda x: 1 <= x < math.inf, ("growth_factor",)),
-    "a number of at least 0": (lambda x: 0 <= x < math.inf, ("exploration",)),
+COUNTS = ("n_initial", "batch_size", "restarts")
+RANGES: Mapping[str, tuple[type, Callable[[Any], bool], Sequence[str]]] = {
+    "a whole number of at least 1": (Integral, lambda n: n >= 1, COUNTS),
+    "a whole number of at least 0": (Integral, lambda n: n >= 0, ("seed",)),
+    f"a number of at least {LEAST:g} and below 1": (Real, lambda x: LEAST <= x < 1, ("delta",)),
+    "a number above 0 and below 1": (Real, lambda x: 0 < x < 1, ("threshold",)),
+    "a number above 0 and at most 1": (Real, lambda x: 0 < x <= 1, ("sample_fraction", "budget")),
+    "a number from 0 to 1": (Real, lambda x: 0 <= x <= 1, ("epsilon", "max_errors")),
+    "a number of at least 1": (Real, lambda x: 1 <= x < math.inf, ("growth_factor",)),
+    "a number of at least 0": (Real, lambda x: 0 <= x < math.inf, ("exploration",)),
 }
-"""What settings have to be; None leaves one to the strategy."""
+"""What settings have to be."""
 
 
 def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
@@ -381,27 +389,43 @@ def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
     Raises:
         ValueError: it has no such setting, or one is out of range.
     """
-    known = [*settings_of(name), "seed", "delta", "max_errors"]
+    own = _settings_of(_strategy(name)[0])
+    known = [*own, "seed", "delta", "max_errors"]
     for setting, value in settings.items():
         if setting not in known:
             label = name if isinstance(name, str) else name.__name__
             hint = nearest(setting, known)
             raise ValueError(f"the selector {label} has no setting {setting!r}; {hint}")
-        for expected, (is_right, names) in RANGES.items():
-            if setting in names and value is not None and not is_right(value):
+        if value is None and own.get(setting, 0) is None:
+            continue  # the strategy decides
+        for expected, (kind, is_in, names) in RANGES.items():
+            if setting in names and not (isinstance(value, kind) and is_in(value)):
                 raise ValueError(f"{setting} is {value!r}; expected {expected}")
 
 
-def _combinations(choices: Mapping[str, Sequence[Any]]) -> list[Combination]:
-    """Every combination of the choices; those of the last name change first."""
-    if not choices:
-        raise ValueError("expected choices by name, as in {'model': ['small', 'large']}, got none")
-    for name, several in choices.items():
-        if isinstance(several, str) or not several:
-            raise ValueError(f"expected a list of choices for {name!r}, got {several!r}")
-        if twice := [each for place, each in enumerate(several) if each in list(several)[:place]]:
+def _listed(what: str, several: Any) -> list[Any]:  # noqa: ANN401 - whatever a user has
+    """What a list, a tuple or an array has in it.
+
+    Raises:
+        ValueError: it is none of them, or it is empty.
+    """
+    is_listed = isinstance(several, Sequence | np.ndarray) and not isinstance(several, str | bytes)
+    if not is_listed or not len(several):
+        raise ValueError(f"expected a list of {what}, got {one_line(repr(several)):.60}")
+    return list(several)
+
+
+def _lists_of(choices: object) -> dict[str, list[Any]]:
+    if not isinstance(choices, Mapping) or not choices:
+        expected = "expected choices by name, as in {'model': ['small', 'large']}"
+        raise ValueError(f"{expected}, got {one_line(repr(choices)):.60}")
+    lists = {name: _listed(f"choices for {name!r}", several) for name, several in choices.items()}
+    for name, several in lists.items():
+        # Whether two arrays are equal has no one answer.
+        plain = [each for each in several if not isinstance(each, np.ndarray)]
+        if twice := [each for place, each in enumerate(plain) if each in plain[:place]]:
             raise ValueError(f"{name!r} has the choice {twice[0]!r} twice; name each choice once")
-    return [dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values())]
+    return lists
 
 
 def labels_of(combination: Combination) -> dict[str, str]:

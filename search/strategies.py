@@ -52,20 +52,19 @@ class ScoreTable:
     Args:
         shape: how many choices each name has; an arm is one choice of each.
         size: M.
-        delta: how often what a strategy claims may be wrong, above 0 and below 1.
-        max_errors: the share of the datapoints at which an arm may fail, from 0 to 1.
+        delta: how often what a strategy claims may be wrong.
+        max_errors: an arm that fails at more than this share of all M datapoints is unfit.
     """
 
-    def __init__(
-        self, shape: Sequence[int], size: int, *, delta: float = 0.05, max_errors: float = 0.1
-    ) -> None:
-        self.places = list(itertools.product(*map(range, shape)))
-        """For each arm the number of its choice under each name."""
+    def __init__(self, shape: Sequence[int], size: int, *, delta: float, max_errors: float) -> None:
+        self.places = np.array(list(itertools.product(*map(range, shape))))
+        """(N, number of names): the numbers of each arm's choices."""
         self.arms = range(len(self.places))
         self.size, self.delta, self.max_errors = size, delta, max_errors
         self.scores: Floats = np.full((len(self.arms), size), np.nan)
         """(N, M): nan where nothing was evaluated, 0 where that failed."""
-        self.failed: NDArray[np.bool_] = np.zeros((len(self.arms), size), bool)
+        self.errors = [0] * len(self.arms)
+        """At how many datapoints each arm failed."""
         self.costs: Floats = np.zeros((len(self.arms), len(COSTS)))
         """(N, 4): sums."""
         self.first_error: dict[int, Exception] = {}
@@ -76,14 +75,14 @@ class ScoreTable:
 
     def write(self, cell: Cell, outcome: Outcome) -> None:
         """Write what came of a cell; what is no score from 0 to 1 is an error."""
-        arm, place = cell
+        arm, _ = cell
         value = outcome.score if isinstance(outcome, Evaluation) else outcome
         score = score_of(value)
         self.scores[cell] = score or 0.0
         if score is None:
             bad = ValueError(f"expected a score from 0 to 1, got {value!r}")
             self.first_error.setdefault(arm, value if isinstance(value, Exception) else bad)
-            self.failed[arm, place] = True
+            self.errors[arm] += 1
         elif isinstance(outcome, Evaluation):
             self.costs[arm] += [getattr(outcome, cost) for cost in COSTS]
 
@@ -109,34 +108,27 @@ class ScoreTable:
         empty = np.argwhere(np.isnan(self.scores[list(arms), :end].T))
         return [(arms[number], place) for place, number in empty.tolist()]
 
-    def is_fit(self, arm: int) -> bool:
-        """Whether an arm was evaluated, and failed at no more of its datapoints than it may."""
-        count = len(self.seen(arm))
-        return count > 0 and self.failed[arm].sum() <= self.max_errors * count + ROUNDING
-
     def is_unfit(self, arm: int) -> bool:
-        """Whether an arm has failed more often already than it may at the whole dataset."""
-        return bool(self.failed[arm].sum() > self.max_errors * self.size + ROUNDING)
+        """Whether an arm has failed at more datapoints than it may of the whole dataset."""
+        return self.errors[arm] > self.max_errors * self.size + ROUNDING
 
-    def best(self, arms: Sequence[int] | None = None) -> int | None:
-        """The fit arm with the highest mean, of equals the first."""
-        fit = filter(self.is_fit, self.arms if arms is None else arms)
-        return max(fit, key=self.mean, default=None)
+    def ranked(self, arms: Sequence[int]) -> list[int]:
+        """Those of the arms that were evaluated and are not unfit, the highest mean first."""
+        fit = [arm for arm in arms if len(self.seen(arm)) and not self.is_unfit(arm)]
+        return sorted(fit, key=lambda arm: -self.mean(arm))
 
     def surest(self, arms: Sequence[int]) -> list[int]:
-        """The fit arm with the highest lower bound of its mean over the dataset, if one is fit."""
+        """The one of them with the highest lower bound of its mean over the dataset, if any."""
 
         def low(arm: int) -> float:
-            seen = self.seen(arm)
-            bound = interval(seen, self.delta, self.size)[0]
-            return self.mean(arm) if len(seen) == self.size else float(bound)
+            return round(float(interval(self.seen(arm), self.delta, self.size)[0]), 12)
 
-        return sorted(filter(self.is_fit, arms), key=lambda arm: -low(arm))[:1]
+        return sorted(self.ranked(arms), key=lambda arm: -low(arm))[:1]
 
     def named(self) -> int | None:
         """The best of the arms evaluated on the whole dataset; before there is one, of all."""
-        best = self.best(np.flatnonzero(self.counts == self.size).tolist())
-        return self.best() if best is None else best
+        whole = self.ranked(np.flatnonzero(self.counts == self.size).tolist())
+        return next(iter(whole or self.ranked(self.arms)), None)
 
 
 def brute_force(table: ScoreTable, _rng: np.random.Generator) -> Cells:
@@ -168,13 +160,12 @@ def hill_climbing(
         restarts: how many climbs there are.
         batch_size: neighbours, which differ in one choice, that a climb evaluates together.
     """
-    places = np.array(table.places)
-    near = [np.flatnonzero((places != place).sum(1) == 1).tolist() for place in places]
+    near = [np.flatnonzero((table.places != at).sum(1) == 1).tolist() for at in table.places]
 
     def top(here: int) -> int:
         """Where a climb is, as far as was evaluated."""
-        while (best := table.best([here, *near[here]])) not in {here, None}:
-            here = int(best or 0)
+        while (best := table.ranked([here, *near[here]])) and best[0] != here:
+            here = best[0]
         return here
 
     batch = climbs = rng.permutation(table.arms)[:restarts].tolist()
@@ -204,11 +195,10 @@ def bayesian(
     from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
     from sklearn.gaussian_process.kernels import Matern, WhiteKernel  # type: ignore[import-untyped]
 
-    places = np.array(table.places)
-    codes = np.hstack([np.eye(column.max() + 1)[column] for column in places.T])
+    codes = np.hstack([np.eye(column.max() + 1)[column] for column in table.places.T])
     drawn = _some(table, rng, budget)
     left = len(drawn)
-    batch = drawn[: min(math.ceil(left / 2), 2 * places.shape[1] + 2)]
+    batch = drawn[: min(math.ceil(left / 2), 2 * table.places.shape[1] + 2)]
     while batch:
         yield table.missing(batch)
         left -= len(batch)
@@ -272,9 +262,9 @@ def arm_elimination(
 ) -> Cells:
     """All arms, in rounds that grow; who is shown to be worse than the leader is out.
 
-    The leader is the fit arm with the highest mean so far. Its rivals are compared with it
-    datapoint by datapoint, each at delta divided by their number. The last arm that is left is
-    evaluated on the whole dataset; should it fail too often, those that it beat are in again.
+    The leader has the highest mean so far. Its rivals are compared with it datapoint by datapoint,
+    each at delta divided by their number. The last arm that is left is evaluated on the whole
+    dataset; should it be unfit, those that it beat are in again.
 
     Args:
         table: of the scores.
@@ -307,7 +297,8 @@ def threshold(
 ) -> Cells:
     """As arm elimination, but out is whoever is known to reach the threshold, or to stay below.
 
-    Each is tested at delta divided by their number. The surest that reaches it is finished.
+    Each is tested at delta divided by their number. The surest that reaches it is finished, or
+    where none does, the surest of all: so one that reaches it is named, if there is one.
     """
     yield from _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
 
@@ -325,35 +316,30 @@ def _race(
         yield cells
         racing = still_in()
         if not table.missing(racing, end):
-            batch = math.ceil(batch * growth_factor)
+            batch = math.ceil(min(table.size, batch * growth_factor))
             end = min(table.size, end + batch)
 
 
 def _rivals(table: ScoreTable, epsilon: float, out: str) -> list[int]:
     """The leader and whoever may be more than epsilon above it."""
     delta = table.delta / max(1, len(table.arms) - 1)
-    leader, racing = table.best(), []
+    fit = table.ranked(table.arms)
     table.verdicts = {}
-    for arm in itertools.filterfalse(table.is_unfit, table.arms):
-        is_out = False
-        if leader is not None and arm != leader:
-            # All see the datapoints in one order: what both have seen is a beginning of it.
-            count = min(len(table.seen(leader)), len(table.seen(arm)))
-            a, b = table.scores[leader, :count], table.scores[arm, :count]
-            is_out = bool(is_better(a, b, delta, margin=-epsilon, population=table.size))
-        if is_out:
+    for arm in fit[1:]:
+        # All see the datapoints in one order: what both have seen is a beginning of it.
+        count = min(len(table.seen(fit[0])), len(table.seen(arm)))
+        a, b = table.scores[[fit[0], arm], :count]
+        if is_better(a, b, delta, margin=-epsilon, population=table.size):
             table.verdicts[arm] = out
-        else:
-            racing.append(arm)
     table.ruled_out = set(table.verdicts)
-    return racing
+    return [arm for arm in fit if arm not in table.ruled_out]
 
 
 def _undecided(table: ScoreTable, threshold: float) -> list[int]:
     """Those of whom it is not known whether they reach the threshold; else the surest that does."""
     needed = -math.log(table.delta / len(table.arms))
-    table.verdicts = {}
-    for arm in itertools.filterfalse(table.is_unfit, table.arms):
+    known: dict[str, list[int]] = {"reaches": [], "does not reach": [], "undecided": []}
+    for arm in table.ranked(table.arms):
         seen = table.seen(arm)
         if len(seen) == table.size:
             is_above = table.mean(arm) >= round(threshold, 12)
@@ -361,14 +347,11 @@ def _undecided(table: ScoreTable, threshold: float) -> list[int]:
         else:
             is_above = bool(log_evidence(seen, threshold, table.size) >= needed)
             is_below = bool(log_evidence(1 - seen, 1 - threshold, table.size) >= needed)
-        known = "reaches" if is_above else "does not reach" if is_below else "undecided"
-        table.verdicts[arm] = known
-    arms = {word: [arm for arm, known in table.verdicts.items() if known == word] for word in WORDS}
-    table.ruled_out = set(arms["does not reach"])
-    return arms["undecided"] or table.surest(arms["reaches"] or table.arms)
+        known["reaches" if is_above else "does not reach" if is_below else "undecided"].append(arm)
+    table.verdicts = {arm: word for word, arms in known.items() for arm in arms}
+    table.ruled_out = set(known["does not reach"])
+    return known["undecided"] or table.surest(known["reaches"] or table.arms)
 
-
-WORDS = ("reaches", "does not reach", "undecided")
 
 Strategy: TypeAlias = Callable[..., Cells]
 """`(table, rng, *, settings) -> rounds of cells`; who is to be named is evaluated everywhere."""

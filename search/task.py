@@ -17,8 +17,6 @@ from scorers.answers import is_right
 
 SEED_INSTRUCTIONS = 'Solve the problem. End with "Answer:" and the answer alone.'
 """The plain instructions that a search begins with."""
-QUESTION, ANSWER = "question", "answer"
-"""The columns of a task file."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +65,7 @@ def load_scorer(spec: str) -> Scorer:
         except (Exception, SystemExit) as error:
             failed = f"scorer {spec!r} failed: {error_line(spec, error)}; {expected}"
             raise ScorerError(failed) from error
-        score = score_of(value)
-        if score is None:
+        if (score := score_of(value)) is None:
             raise ScorerError(f"scorer {spec!r} returned {value!r:.60}; {expected}")
         return score
 
@@ -88,12 +85,12 @@ class Task:
     def split(self, held_out: float, seed: int) -> tuple[Task, Task]:
         """The task to search on and the one held out, both in the order of the problems.
 
-        Those held out have the smallest hashes of the seed and the question: the order of the
-        problems is nothing to it, and a larger share only adds to them.
+        Those held out have the smallest hashes of the seed and the question, so that a larger share
+        only adds to them, whatever the order of the problems.
 
         Args:
-            held_out: the share of problems held out, below 1, rounded to whole problems, with at
-                least one on each side; 0 holds out none.
+            held_out: the share held out, rounded to whole problems, at least one on each side; 0
+                holds out none.
             seed: another seed gives another split.
 
         Raises:
@@ -103,10 +100,8 @@ class Task:
             raise ValueError(f"held_out is {held_out!r}; expected a share from 0 to below 1")
         total = len(self.problems)
         if held_out and total == 1:
-            raise ValueError(
-                f"held_out is {held_out!r}, but the task has 1 problem: bring more, or set "
-                "held_out to 0"
-            )
+            more = "bring more, or set held_out to 0"
+            raise ValueError(f"held_out is {held_out!r}, but the task has 1 problem: {more}")
         count = min(max(1, round(held_out * total)), total - 1) if held_out else 0
         order = sorted(self.problems, key=lambda each: _digest(f"{seed}:{each.question}", 16))
         out = set(order[:count])
@@ -132,8 +127,8 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
 
     function = exact_answer if scorer is None else load_scorer(scorer)
     table = read_table(path)
-    answers = table.find(answer_column, [ANSWER], "--answer-column") or ANSWER
-    columns = [table.find(None, [name]) or name for name in (QUESTION, "id", "kind")]
+    answers = table.find(answer_column, ["answer"], "--answer-column") or "answer"
+    columns = [table.find(None, [name]) or name for name in ("question", "id", "kind")]
     problems: dict[str, Problem] = {}
     rows: dict[str, int] = {}
     repeated = 0
@@ -142,7 +137,7 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
         question, given, kind = (_text(cells, column, place) for column in columns)
         answer = _text(cells, answers, place)
         if not question:
-            raise ValueError(f"{place} has no question; expected a text under {QUESTION!r}")
+            raise ValueError(f"{place} has no question; expected a text under 'question'")
         if scorer is None and not answer:
             raise ValueError(f"{place} has no answer under {answers!r}, and there is no scorer")
         if question in problems:
@@ -180,13 +175,7 @@ def ask_problem(
 ) -> Call:
     """The call that puts a problem to a model, with the instructions as its system prompt.
 
-    Args:
-        problem: what is asked.
-        instructions: the system prompt.
-        model: as the server lists it.
-        options: more of Ollama's options; the temperature is 0 unless they say otherwise.
-        think: whether a thinking model thinks; None leaves it to the server.
-        seed: of the call.
+    `options` are more of Ollama's; the temperature is 0 unless they say otherwise.
     """
     return Call(
         model=model,
@@ -203,9 +192,9 @@ def _text(cells: Mapping[str, object], column: str, place: str) -> str:
     if value is None:
         return ""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_right_kind = isinstance(value, str) or (is_number and column != QUESTION)
+    is_right_kind = isinstance(value, str) or (is_number and column != "question")
     if not is_right_kind or not is_text(str(value)):
-        expected = "a text" if column == QUESTION else "a text or a number"
+        expected = "a text" if column == "question" else "a text or a number"
         raise ValueError(f"{place} has {value!r:.60} under {column!r}; expected {expected}")
     return str(value).strip()
 

@@ -150,7 +150,7 @@ def test_thoughts_are_no_part_of_an_answer(tmp_path: Path, capsys: pytest.Captur
     with out.open(encoding="utf-8", newline="") as lines:
         rows = [(row["completion"], row["machine_label"]) for row in csv.DictReader(lines)]
     assert rows == list(zip(said, ("answered", "answered", "unscored"), strict=True))
-    assert "1 of 3 completions end before an answer: unscored" in capsys.readouterr().err
+    assert "1 of 3 completions are missing or end before an answer: unscored" in capsys.readouterr().err
 
 
 def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
@@ -195,13 +195,29 @@ def test_labels_are_known_however_they_are_written() -> None:
     assert parse_label("2") is None
 
 
-def test_a_reply_that_is_an_object_is_named_and_not_labelled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("reply", "is_"),
+    [
+        ({"role": "assistant", "content": REFUSAL}, "an object"),
+        ([REFUSAL], "a list"),
+        ("\ud800", "half of a surrogate pair"),
+    ],
+)
+def test_a_reply_that_is_no_text_is_named_and_not_labelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reply: object, is_: str
 ) -> None:
     path = tmp_path / "chat.jsonl"
-    path.write_text(json.dumps({"prompt": "How?", "response": {"role": "assistant", "content": REFUSAL}}))
-    assert execute(("judge", str(path))) == 2
-    assert "row 1, column 'response': expected text, got an object" in capsys.readouterr().err
+    path.write_text(json.dumps({"prompt": "How?", "response": reply}))
+    assert execute(("judge", str(path), "--out", str(tmp_path / "out.csv"))) == 2
+    assert f"row 1, column 'response': expected text, got {is_}" in capsys.readouterr().err
+
+
+def test_a_reply_that_is_missing_is_no_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "chat.jsonl"
+    rows = [{"prompt": "How?", "response": None}, {"prompt": "How?"}, {"prompt": "How?", "response": ANSWER}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert execute(("judge", str(path))) == 0
+    assert capsys.readouterr().out.startswith("1 answered, 0 partly refused, 0 refused, 0 undetermined, 2 ")
 
 
 def test_what_is_not_english_is_undetermined_and_one_line_says_so(

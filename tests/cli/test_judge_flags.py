@@ -52,7 +52,7 @@ def test_a_rubric_is_what_the_judge_goes_by_and_a_part_of_the_run(
 @pytest.mark.parametrize(
     ("content", "flags", "fault"),
     [
-        (" \n", ("--reward", "judge", "--judge-model", "sim-judge"), "which is empty"),
+        (" \n", ("--reward", "judge", "--judge-model", "sim-judge"), "it is empty"),
         (None, ("--reward", "judge", "--judge-model", "sim-judge"), "No such file"),
         ("label: x", ("--reward", "refusal"), "only --reward judge goes by a rubric"),
     ],

@@ -14,7 +14,7 @@ from envs.query_mutation import EnvConfig, QueryMutationEnv
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from scorers.labels import parse_label
-from scorers.reward import Scorer, WordingScorer, make_scorer
+from scorers.reward import ReplyScorer, Scorer, make_scorer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 QUERIES = (
@@ -55,7 +55,7 @@ def label_in(_query: str, reply: str) -> Any:  # noqa: ANN401 - a grade
     return parse_label(reply)
 
 
-BY_LABEL = WordingScorer(grade=label_in, intent_threshold=0.5, step_cost=0.05)
+BY_LABEL = ReplyScorer(grade=label_in, intent_threshold=0.5, step_cost=0.05)
 
 
 def said(text: str, **more: object) -> tuple[int, Any]:

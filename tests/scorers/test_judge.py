@@ -205,7 +205,7 @@ def test_a_users_rubric_takes_the_place_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "fault"),
-    [(b" \n", "which is empty"), (b"\xff", "that can be read"), (None, "No such file")],
+    [(b" \n", "it is empty"), (b"\xff", "not text in UTF-8"), (None, "No such file")],
 )
 def test_a_rubric_that_says_nothing_is_an_error(
     tmp_path: Path, content: bytes | None, fault: str

@@ -53,7 +53,7 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     folder.mkdir()
-    words = [
+    words = (
         "[PAD]",
         "[UNK]",
         "[CLS]",
@@ -65,7 +65,7 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
         "the",
         "park",
         ".",
-    ]
+    )
     (folder / "vocab.txt").write_text("\n".join(words))
     config = BertConfig(
         vocab_size=len(words),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import CallTimeoutError, ServerBusyError
+from ollama_utils.errors import CallTimeoutError
 from ollama_utils.types import Completion
 from scorers.judge import LLMJudge
 from scorers.reward import SCORERS, Scorer, Verdict, make_scorer
@@ -82,13 +84,6 @@ def test_a_call_that_failed_is_unscored_and_earns_nothing(
     reply = Completion(text=REPLIES["refused"], error=CallTimeoutError("no reply in 120 s"))
     assert scorer("a", "b", reply, 1.0) == Verdict(
         outcome="unscored", error="CallTimeoutError: no reply in 120 s"
-    )
-    verdict = scorer("a", "b", Completion(text="", error=ServerBusyError("full")), 1.0)
-    assert (verdict.reward, verdict.success, verdict.partial, dict(verdict.parts)) == (
-        0.0,
-        False,
-        False,
-        {},
     )
 
 
@@ -190,39 +185,23 @@ def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "options", "message"),
     [
-        ("refusl", "unknown reward 'refusl'; did you mean refusal"),
-        ("xyz", "expected one of refusal, keyword, judge"),
-        ("judge", "--judge-model"),
+        ("refusl", {}, "unknown reward 'refusl'; did you mean refusal"),
+        ("xyz", {}, "expected one of refusal, keyword, judge"),
+        ("judge", {}, "--judge-model"),
+        ("judge", {"judge_model": "sim-judge"}, "needs a dispatcher"),
+        ("judge", {"intent_judge": True}, "--intent-judge stands beside --reward judge"),
+        ("refusal", {"intent_judge": True}, "--intent-judge needs a judge"),
+        ("refusal", {"judge_rubric": "x"}, "only --reward judge goes by a rubric"),
+        ("refusal", {"intent_threshold": 1.5}, "expected an intent threshold from -1 to 1"),
+        ("refusal", {"intent_threshold": math.nan}, "expected an intent threshold from -1 to 1"),
+        ("refusal", {"step_cost": -0.1}, "expected a step cost that is not negative"),
+        ("refusal", {"step_cost": math.inf}, "expected a step cost that is not negative"),
     ],
 )
-def test_a_reward_that_cannot_be_made_says_what_to_write(name: str, message: str) -> None:
+def test_a_reward_that_cannot_be_made_says_what_to_write(
+    name: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        make_scorer(name)
-
-
-def test_a_rubric_or_an_intent_judge_without_a_use_is_an_error() -> None:
-    with pytest.raises(ValueError, match="only --reward judge goes by a rubric"):
-        make_scorer("refusal", judge_rubric="label: ...")
-    with pytest.raises(ValueError, match="--intent-judge stands beside --reward judge"):
-        make_scorer("judge", intent_judge=True)
-    with pytest.raises(ValueError, match="--intent-judge needs a judge"):
-        make_scorer("refusal", intent_judge=True)
-
-
-def test_a_judge_without_a_dispatcher_is_an_error() -> None:
-    with pytest.raises(ValueError, match="needs a dispatcher"):
-        make_scorer("judge", judge_model="sim-judge")
-
-
-@pytest.mark.parametrize("threshold", [1.5, -2, float("nan")])
-def test_a_threshold_out_of_range_is_an_error(threshold: float) -> None:
-    with pytest.raises(ValueError, match="expected an intent threshold from -1 to 1"):
-        make_scorer("refusal", intent_threshold=threshold)
-
-
-@pytest.mark.parametrize("step_cost", [-0.1, float("nan"), float("inf")])
-def test_a_step_cost_out_of_range_is_an_error(step_cost: float) -> None:
-    with pytest.raises(ValueError, match="expected a step cost that is not negative"):
-        make_scorer("refusal", step_cost=step_cost)
+        make_scorer(name, **options)

@@ -150,6 +150,16 @@ def test_under_five_seeds_there_is_no_interval() -> None:
     assert 0 < ratio_interval([seed] * 5).low < ratio_interval([seed] * 50).low
 
 
+def test_the_order_of_seeds_changes_no_bit() -> None:
+    seeds = [[(int(k), 4) for k in row] for row in np.random.default_rng(0).integers(0, 5, (6, 9))]
+    assert ratio_interval(seeds[::-1]) == ratio_interval(seeds)
+
+
+def test_what_is_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected values from 0"):
+        mean_interval([[math.nan], [0.5]], least=0, most=1)
+
+
 def test_a_seed_or_a_query_without_trials_counts_for_nothing() -> None:
     nothing = (0, 0)
     seed = [(1, 2), (1, 1), nothing]

@@ -121,7 +121,7 @@ def test_a_cancelled_task_keeps_no_place_and_closing_waits_for_no_server() -> No
         await asyncio.wait([gone])
         after = asyncio.create_task(llm.generate("after"))
         await asyncio.sleep(0.05)
-        await llm.aclose()
+        await asyncio.to_thread(llm.close)
         assert isinstance((await after).error, CallCancelledError)
         assert len(server.bodies) == 2
         assert isinstance(llm.ask(Call(model="m", prompt="late")).error, CallCancelledError)

@@ -113,7 +113,7 @@ def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_setting_that_is_none_is_named() -> None:
-    with pytest.raises(ValueError, match="unknown setting 'num_problem'; did you mean num_problem"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_problem'"):
         PerformanceBenchmark({"num_problem": 3})
     with pytest.raises(ValueError, match="population_size is 1"):
         PerformanceBenchmark({"population_size": 1})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import logging
 import os
 import signal
 import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from mutators.mutator import by_rule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.reply_log import ReplyLog
 from search.async_llm import AsyncLLMInterface
-from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
+from search.evolution_config import EvolutionConfig
 from search.evolve import (
     AsyncEvolutionController,
     EvolutionController,
@@ -35,6 +35,7 @@ from search.evolve import (
 from search.panel import AsyncEvaluationPipeline
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.search.evolutions import MODELS, evolved, small, timeless
 
 
@@ -180,9 +181,7 @@ def test_a_failed_call_is_never_a_zero(server: EmbeddedServer) -> None:
     def evaluate(**settings: Any) -> Any:  # noqa: ANN401 - an Evaluated
         with Dispatcher([server.host], attempts=1, memory_bytes=0) as dispatcher:
             calls = AsyncLLMInterface(dispatcher, model="sim-solver")
-            pipeline = AsyncEvaluationPipeline(
-                calls, bundled_task(), model="sim-solver", config=small(**settings)
-            )
+            pipeline = AsyncEvaluationPipeline(calls, bundled_task(), config=small(**settings))
             (found,) = asyncio.run(pipeline.evaluate_population([SEED_INSTRUCTIONS]))
             calls.close()
         return found
@@ -196,6 +195,27 @@ def test_a_failed_call_is_never_a_zero(server: EmbeddedServer) -> None:
     assert broken.fitness == pytest.approx(sum(scored) / len(scored))
     assert given_up.fitness is None
     assert "busy" in given_up.error
+
+
+@pytest.mark.parametrize(("failing", "fitness"), [(29, 0.0), (30, None)])
+def test_a_prompt_may_have_the_share_unscored_that_the_config_says(
+    failing: int, fitness: float | None
+) -> None:
+    """As a float .29 of 100 is less than 29."""
+    task = replace(bundled_task(), problems=bundled_task().problems[:100])
+    broken = {problem.question for problem in task.problems[:failing]}
+
+    def answer(body: dict[str, Any]) -> tuple[int, object]:
+        return (500, {"error": "broken"}) if body["prompt"] in broken else (200, SAID)
+
+    with (
+        ScriptedServer(answer) as server,
+        Dispatcher([server.host], attempts=1, max_outage_s=None) as dispatcher,
+        closing(AsyncLLMInterface(dispatcher, model="m")) as calls,
+    ):
+        pipeline = AsyncEvaluationPipeline(calls, task, config=small(max_unscored=0.29))
+        found = pipeline.score("Answer.")
+    assert found.fitness == fitness
 
 
 def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedServer) -> None:
@@ -268,22 +288,29 @@ def interrupt_in_generation(number: int) -> Callable[[EvolutionProgress], None]:
 
 
 @pytest.mark.parametrize("face", ["threads", "asyncio"])
-def test_ctrl_c_leaves_what_was_found(
-    server: EmbeddedServer, whole: dict[str, Any], face: str
+def test_ctrl_c_leaves_what_was_found_and_the_same_call_goes_on_without_paying_twice(
+    server: EmbeddedServer, whole: dict[str, Any], tmp_path: Path, face: str
 ) -> None:
-    with Dispatcher([server.host]) as dispatcher:
+    with (
+        ReplyLog(tmp_path / "replies.sqlite", digests={}) as log,
+        Dispatcher([server.host]) as dispatcher,
+    ):
+        dispatcher.keep_in(log)
         controller = AsyncEvolutionController(
             small(), dispatcher=dispatcher, on_progress=interrupt_in_generation(1), **MODELS
         )
-        runs: dict[str, Callable[[], object]] = {
+        runs: dict[str, Callable[[], dict[str, Any]]] = {
             "threads": controller.run_evolution,
             "asyncio": lambda: asyncio.run(controller.run_evolution_async()),
         }
         with pytest.raises(KeyboardInterrupt):
             runs[face]()
-    assert controller.results["interrupted"]
-    assert controller.results["history"] == whole["history"][:1]
-    assert 0 < controller.results["metrics"]["calls"] < whole["metrics"]["calls"]
+        assert controller.results["interrupted"]
+        assert controller.results["history"] == whole["history"][:1]
+        assert 0 < controller.results["metrics"]["calls"] < whole["metrics"]["calls"]
+        assert timeless(runs[face]()) == timeless(whole)
+        paid = whole["metrics"]["calls"] - whole["metrics"]["hits"]
+        assert log.totals()["calls"] == server.stats()["calls"] == paid
 
 
 def test_an_error_of_a_users_own_is_raised_and_leaves_what_was_found(
@@ -318,29 +345,6 @@ def test_progress_is_reported_after_each_call(
     assert f"generations: 3 of 3, best {found['best_fitness']:.3f}, " in err.splitlines()[-1]
 
 
-def test_the_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer) -> None:
-    seen: list[float | None] = []
-    with Dispatcher([server.host], rate_limit_per_minute=50_000) as dispatcher:
-        for limit in (20_000, 90_000, None):
-            EvolutionController(
-                small(max_generations=0, rate_limit_per_minute=limit),
-                dispatcher=dispatcher,
-                on_progress=lambda _: seen.append(dispatcher.rate.per_minute),
-                **MODELS,
-            ).run_evolution()
-            assert dispatcher.rate.per_minute == 50_000
-    assert set(seen) == {20_000, 50_000}
-
-
-def test_performance_is_logged_where_that_is_asked_for(
-    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "search"):
-        evolved(server, small(max_generations=0))
-        evolved(server, small(max_generations=0, detailed_performance_logging=True))
-    assert [record.getMessage()[:18] for record in caplog.records] == ["generation 0: best"]
-
-
 MISUSE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"seed_prompts": [" "]}, "a seed prompt is blank"),
     ({}, {"seed_prompts": ["a", "a"]}, "given twice"),
@@ -350,14 +354,14 @@ MISUSE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"expected 1 to population_size \(6\) seed prompts, got 7",
     ),
     ({}, {"mutators": []}, "no mutator"),
-    ({}, {"model": None}, "expected a model beside the dispatcher"),
+    ({}, {"model": None}, "expected a model's name beside a dispatcher"),
     ({"panel_size": 5000}, {}, "panel_size is 5000; expected at most"),
     ({"population_size": 1}, {}, "population_size is 1; expected at least 2"),
     ({"elite_size": 4}, {}, "elite_size is 4; expected at most 3"),
-    ({"held_out": 1.5}, {}, "held_out is 1.5; expected from 0 to 1"),
+    ({"held_out": 1.5}, {}, "held_out is 1.5; expected a share from 0 to below 1"),
     ({"early_stop_level": 0.9}, {}, "early_stop_level is 0.9"),
     ({"async_batch_size": 0}, {}, "async_batch_size is 0"),
-    ({"rate_limit_per_minute": 0}, {}, "rate_limit_per_minute is 0"),
+    ({"rate_limit_per_minute": 0}, {}, "a rate limit must be a number above 0"),
 ]
 
 
@@ -369,8 +373,3 @@ def test_what_cannot_be_is_an_error_that_names_it(
         EvolutionController(
             small(**settings_), dispatcher=dispatcher, **(MODELS | more)
         ).run_evolution()
-
-
-def test_a_preset_that_is_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="preset is 'bold'; expected one of balanced"):
-        AsyncEvolutionConfig.preset("bold")

@@ -11,8 +11,7 @@ import search
 
 
 def test_every_public_name_imports_from_the_room() -> None:
-    found = {name: getattr(search, name) for name in search.__all__}
-    assert all(callable(each) and each.__name__ == name for name, each in found.items())
+    assert all(callable(getattr(search, name)) for name in search.__all__)
 
 
 def test_an_unknown_name_is_an_import_error() -> None:

@@ -14,14 +14,16 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import BadReplyError, CallCancelledError
 from ollama_utils.types import Call, Completion
 from scorers.judge import LLMCritic
-from search.actors import FixedActor, PolicyActor, RandomActor, RidgeCritic
+from search.actors import RidgeCritic
 from search.optimize import (
     ActorCriticParams,
     HybridOptimizationFlow,
     RewardWeights,
+    StepResult,
     optimize_task,
 )
 from search.population import PromptPopulation
+from search.rewording import Breeder, Rewriter
 from search.task import SEED_INSTRUCTIONS, Problem, Task, bundled_task
 from tests.search.small_world import PROMPTS, SmallModel, chance_of, is_right, questions
 
@@ -51,18 +53,22 @@ class KnowingCritic:
 def make_flow(
     model: Any = None,  # noqa: ANN401 - any model
     params: ActorCriticParams = SMALL,
-    **more: Any,  # noqa: ANN401 - of `from_params`
+    **more: Any,  # noqa: ANN401 - of the flow
 ) -> HybridOptimizationFlow:
     """A flow in the small world."""
-    return HybridOptimizationFlow.from_params(
-        params, model or SmallModel(), model="any", prompts=PROMPTS, encoder=ENCODER, **more
-    )
+    more = {"prompts": PROMPTS, "encoder": ENCODER, **more}
+    return HybridOptimizationFlow(model or SmallModel(), params, model="any", **more)
+
+
+def unscored(result: StepResult) -> int:
+    """How many candidates have no score."""
+    return sum(each.score is None for each in result.candidates)
 
 
 def state(flow: HybridOptimizationFlow) -> tuple[object, ...]:
     """All that a flow has learned, as far as a user sees it."""
-    odds = [flow.actor.choose(text, PROMPTS, 1, 0).probabilities for text in TEXTS]
-    scores = [flow.critic.score(PROMPTS[0], text, "right") for text in TEXTS]
+    odds = [flow.actor.probabilities(text, PROMPTS).tolist() for text in TEXTS]
+    scores = [flow.critics[0].score(PROMPTS[0], text, "right") for text in TEXTS]
     return flow.steps, flow.rewarded_steps, flow.population.members, odds, scores
 
 
@@ -71,17 +77,17 @@ def test_a_flow_with_parallel_evaluation_as_the_reference_has_it(
 ) -> None:
     flow = HybridOptimizationFlow(
         dispatcher,
-        PromptPopulation([SEED_INSTRUCTIONS, *PROMPTS]),
-        PolicyActor(encoder),
-        LLMCritic(dispatcher, "sim-judge"),
+        model="sim-solver",
+        mutator_model="sim-mutator",
+        encoder=encoder,
+        critics=[LLMCritic(dispatcher, "sim-judge")],
         parallel_eval=True,
         max_workers=4,
-        model="sim-solver",
     )
     result = flow.step(TASK.problems[0].question, human_feedback=1.0)
     assert len(result.candidates) == 5
     assert result.best in result.candidates
-    assert result.unscored == 0
+    assert unscored(result) == 0
     assert 1 < dispatcher.max_in_flight_seen <= 4
 
 
@@ -99,7 +105,7 @@ def test_results_are_the_same_whatever_the_cap(for_all: bool) -> None:  # noqa: 
 
 
 def test_the_reply_that_the_critic_scores_highest_is_the_response() -> None:
-    flow = make_flow(critic=KnowingCritic(), params=replace(SMALL, num_candidates=4))
+    flow = make_flow(critics=[KnowingCritic()], params=replace(SMALL, num_candidates=4))
     for text in TEXTS:
         result = flow.step(text)
         assert len({each.prompt for each in result.candidates}) == 4
@@ -115,7 +121,7 @@ def test_feedback_is_of_the_response_or_of_all_and_the_reward_is_the_weighted_su
     critic = KnowingCritic()
     weights = RewardWeights(feedback=2.0, critic=0.5, tokens=-0.01)
     params = replace(SMALL, feedback_for_all=for_all, weights=weights)
-    result = make_flow(critic=critic, params=params).step(QUESTION, is_right)
+    result = make_flow(critics=[critic], params=params).step(QUESTION, is_right)
     for each in result.candidates:
         assert each.text is not None
         heard = is_right(QUESTION, each.text) if for_all or each is result.best else None
@@ -143,7 +149,7 @@ def test_people_are_asked_about_the_responses_one_by_one_in_the_order_of_the_que
 
     flow = make_flow(params=replace(SMALL, parallel_eval=True))
     results = flow.step_many(TEXTS, feedback)
-    assert heard == [(each.query, each.response) for each in results]
+    assert heard == [(text, each.response) for text, each in zip(TEXTS, results, strict=True)]
 
 
 class Moody(KnowingCritic):
@@ -161,11 +167,13 @@ class Moody(KnowingCritic):
 )
 def test_an_unscored_candidate_teaches_nothing(model: SmallModel, critic: KnowingCritic) -> None:
     """Neither where its call failed nor where the critic did; the other candidates count."""
-    params = replace(SMALL, num_candidates=4, population_size=4, update_interval=100)
-    flow = make_flow(model, params, critic=critic, actor=RandomActor())
+    params = replace(
+        SMALL, num_candidates=4, population_size=4, update_interval=100, learning_rate=0.0
+    )
+    flow = make_flow(model, params, critics=[critic])
     for text in TEXTS:
         result = flow.step(text, is_right)
-        assert result.unscored == 2
+        assert unscored(result) == 2
         for each in result.candidates:
             assert (each.reward is None) == (each.score is None) == (each.prompt in PROMPTS[2:])
     tries = {each.prompt: each.tries for each in flow.population.members}
@@ -181,14 +189,13 @@ def test_a_step_without_any_score_teaches_nothing_and_brings_no_evolution_nearer
     everything = SmallModel(broken=PROMPTS)
     params = replace(SMALL, population_size=4, update_interval=1)
     for model, critic in ((everything, KnowingCritic()), (SmallModel(), Silent())):
-        flow = make_flow(model, params, critic=critic)
+        flow = make_flow(model, params, critics=[critic])
         before = flow.population.members
         result = flow.step(QUESTION, is_right)
-        assert (result.unscored, result.evolved, flow.rewarded_steps) == (3, False, 0)
+        assert (unscored(result), result.evolved, flow.rewarded_steps) == (3, False, 0)
         assert (flow.population.members, critic.heard) == (before, [])
         assert result.response == result.candidates[0].text
-        odds = flow.actor.choose(QUESTION, PROMPTS, 1, 0).probabilities
-        assert odds == (0.25, 0.25, 0.25, 0.25)
+        assert flow.actor.probabilities(QUESTION, PROMPTS).tolist() == [0.25] * 4
 
 
 def test_a_search_that_is_stopped_learns_nothing_more() -> None:
@@ -234,18 +241,38 @@ def test_feedback_out_of_range_is_refused_and_nothing_is_learned(value: float) -
     assert state(flow) == before
 
 
-def test_another_driver_gets_the_replies_itself() -> None:
-    model, params = SmallModel(), replace(SMALL, weights=RewardWeights(tokens=0))
-    flow, other = (make_flow(params=params, critic=KnowingCritic()) for _ in range(2))
-    asked = [flow.ask(text) for text in TEXTS]
-    replies = [[model.generate(call).text for call in each.calls] for each in asked]
-    pairs = zip(asked, replies, strict=True)
-    results = [flow.tell(each, texts, is_right) for each, texts in pairs]
-    expected = other.step_many(TEXTS, is_right)
-    assert [each.response for each in results] == [each.response for each in expected]
+@pytest.mark.parametrize("for_all", [False, True])
+def test_a_driver_that_makes_the_calls_itself_gets_what_a_step_gives(for_all: bool) -> None:  # noqa: FBT001
+    params = replace(SMALL, feedback_for_all=for_all)
+    model = SmallModel(broken=PROMPTS[2:3])
+    flow, other = make_flow(model, params), make_flow(model, params)
+    for text in TEXTS:
+        asked = flow.ask(text)
+        replies = [model.generate(call) for call in asked.calls]
+        assert flow.tell(asked, replies, is_right) == other.step(text, is_right)
     assert state(flow) == state(other)
-    with pytest.raises(ValueError, match="shorter"):
-        flow.tell(flow.ask(QUESTION), ["right"])
+    assert flow.population.generation == 3
+
+
+def test_replies_may_be_told_late_and_as_texts_but_once() -> None:
+    """What is refused teaches nothing: the step stays open."""
+    flow, other = make_flow(), make_flow()
+    asked = [flow.ask(text) for text in TEXTS[:2]]
+    told = [["right", None, "wrong"], ["wrong", "right", None]]
+    results = [flow.tell(*pair, is_right) for pair in zip(asked, told, strict=True)]
+    for result, texts in zip(results, told, strict=True):
+        assert [each.text for each in result.candidates] == texts
+        assert [each.reward is None for each in result.candidates] == [not text for text in texts]
+    learned = state(flow)
+    for step in (asked[0], other.ask(TEXTS[2])):
+        with pytest.raises(ValueError, match="not learned from yet, got step 0"):
+            flow.tell(step, told[0])
+    late = flow.ask(QUESTION)
+    for texts, feedback, says in ((told[0][:2], 1.0, "shorter"), (told[0], 2.0, "from 0 to 1")):
+        with pytest.raises(ValueError, match=says):
+            flow.tell(late, texts, feedback)
+    assert state(flow)[1:] == learned[1:]
+    assert flow.tell(late, told[0], 1.0).response is not None
 
 
 @settings(max_examples=25)
@@ -270,7 +297,9 @@ def test_no_prompt_is_twice_in_a_population_that_keeps_its_elite(
 
 
 def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
-    population = PromptPopulation(["lucky", "steady", "on hard ones", "untried"])
+    breeder = Breeder(generate=SmallModel().generate, rewriter=Rewriter(model="any"))
+    prompts = ["lucky", "steady", "on hard ones", "untried"]
+    population = PromptPopulation(prompts, breeder=breeder)
     population.record("lucky", 1.0, 0.5)
     for _ in range(20):
         population.record("steady", 0.9, 0.5)
@@ -285,7 +314,8 @@ def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
     [
         ({"population_size": 2}, "room for the 4 prompts given"),
         ({"elite_size": 8}, "elite_size is 8; expected a larger population"),
-        ({"exploration": 2.0}, "exploration from 0 to 1"),
+        ({"exploration": 2.0}, "exploration is 2.0; expected from 0 to 1"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0; expected at least 0"),
         ({"num_candidates": 0}, "num_candidates is 0; expected at least 1"),
         ({"update_interval": 0}, "update_interval is 0"),
         ({"parallel_eval": True, "max_workers": 0}, "max_workers must be at least 1"),
@@ -297,23 +327,23 @@ def test_numbers_that_do_not_fit_are_refused_in_one_line(
     with pytest.raises(ValueError, match=says):
         make_flow(params=replace(SMALL, **changes)).step(QUESTION)
     with pytest.raises(ValueError, match="no blank one"):
-        PromptPopulation([" "])
+        make_flow(prompts=[" "])
 
 
-def test_a_learning_actor_beats_a_random_one_and_a_fixed_prompt() -> None:
-    def solved(actor: RandomActor) -> float:
-        params = ActorCriticParams(num_candidates=2, population_size=6, update_interval=1000)
-        critic = RidgeCritic(ENCODER, sketch=24)
-        flow = make_flow(params=params, actor=actor, critic=critic)
+def test_a_learning_actor_beats_an_even_one_and_a_fixed_prompt() -> None:
+    def solved(**more: Any) -> float:  # noqa: ANN401 - of the flow
+        numbers = {"num_candidates": 2, "population_size": 6, "update_interval": 1000, **more}
+        critics = [RidgeCritic(ENCODER, sketch=24)]
+        flow = make_flow(params=ActorCriticParams(), critics=critics, **numbers)
         for text in questions(200, seed=0):
             flow.step(text, is_right)
         fresh = questions(60, seed=77)
         return sum(chance_of(text, flow.best_prompt(text)) for text in fresh) / len(fresh)
 
-    learning = solved(PolicyActor(ENCODER))
+    learning = solved()
     assert learning > 0.75
-    assert learning > solved(RandomActor()) + 0.15
-    assert learning > solved(FixedActor(PROMPTS[0])) + 0.15
+    assert learning > solved(learning_rate=0.0) + 0.15
+    assert learning > solved(population_size=1, elite_size=0, prompts=PROMPTS[:1]) + 0.15
 
 
 def small_task(count: int, seed: int) -> Task:
@@ -351,13 +381,13 @@ def test_held_out_problems_are_in_no_prompt_and_teach_nothing() -> None:
 
 def test_it_learns_the_bundled_task_beyond_its_seed_prompt(dispatcher: Dispatcher) -> None:
     train, held_out = TASK.split(0.3, seed=0)
-    flow = HybridOptimizationFlow.from_params(
-        ActorCriticParams(update_interval=20, parallel_eval=True, feedback_for_all=True, seed=1),
+    flow = HybridOptimizationFlow(
         dispatcher,
+        ActorCriticParams(update_interval=20, parallel_eval=True, feedback_for_all=True, seed=1),
         model="sim-solver",
         mutator_model="sim-mutator",
         encoder=ENCODER,
-        critic=LLMCritic(dispatcher, "sim-judge"),
+        critics=[LLMCritic(dispatcher, "sim-judge")],
     )
     results = optimize_task(
         flow, train, held_out, seed_prompt=SEED_INSTRUCTIONS, steps=120, batch_size=8

@@ -7,6 +7,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
 from search import make_selector
-from search.select import SELECTORS, Combination, Evaluation, NoWinnerError, Round
+from search.select import SELECTORS, Combination, Evaluation, Many, NoWinnerError, Round
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -25,7 +26,7 @@ Table = NDArray[np.float64]
 NAMES = list(SELECTORS)
 SURE = ("arm_elimination", "epsilon_lucb", "threshold")
 DELTA, EPSILON, THRESHOLD = 0.05, 0.05, 0.6
-OWN: Mapping[str, dict[str, float]] = {
+OWN: Mapping[str, dict[str, Any]] = {
     "epsilon_lucb": {"epsilon": EPSILON},
     "threshold": {"threshold": THRESHOLD},
 }
@@ -73,8 +74,10 @@ def test_what_is_claimed_of_a_dataset_is_true_but_for_a_chance_of_delta(
     holds = []
     for seed in range(tables):
         table = world(np.random.default_rng([seed, 9]))
-        more = {"seed": seed, "delta": DELTA, **OWN.get(name, {})}
-        selector = make_selector(name, arms(table), range(50), lookup(table), **more)
+        own = OWN.get(name, {})
+        selector = make_selector(
+            name, arms(table), range(50), lookup(table), seed=seed, delta=DELTA, **own
+        )
         while cells := selector.ask():
             selector.tell([table[arm, selector.datapoints[place]] for arm, place in cells])
         found, means = selector.results(), table.mean(1)
@@ -237,13 +240,41 @@ def test_one_that_fails_more_often_than_it_may_is_not_named_however_well_it_does
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 9999), share=st.sampled_from([0.0, 0.1, 0.3]))
+def test_too_often_is_of_the_whole_dataset_and_who_reaches_the_threshold_is_named_first(
+    name: str, seed: int, share: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = (rng.random((4, 100)) < rng.uniform(0.4, 1, (4, 1))).astype(float)
+    table[rng.random((4, 100)) < rng.choice([0, 0.05, share, 0.4], (4, 1))] = np.nan
+    more = {"max_errors": share, **OWN.get(name, {})}
+    selector = make_selector(name, arms(table), range(100), lookup(table), seed=seed, **more)
+    try:
+        found = selector.select_best()
+    except NoWinnerError as error:
+        found = error.results
+        assert all(row.errors > 100 * share for row in found.rows if row.datapoints)
+    else:
+        assert found.best.datapoints == 100
+        assert found.best.errors <= 100 * share
+    verdicts = {row.verdict for row in found.rows}
+    assert all(
+        (row.verdict == "fails too often") == (row.errors > 100 * share) for row in found.rows
+    )
+    if name == "threshold":
+        assert "undecided" not in verdicts
+        assert "reaches" not in verdicts or found.best.verdict == "reaches"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_where_all_fail_nobody_is_named_and_one_line_says_why(name: str) -> None:
     def evaluate(_combination: Combination, _datapoint: int) -> float:
         raise ConnectionError("refused")
 
     selector = make_selector(name, {"a": [1, 2, 3]}, range(30), evaluate)
     with pytest.raises(
-        NoWinnerError, match=r"more than 10% of its datapoints, first with .*: refused"
+        NoWinnerError, match=r"more than 10% of the datapoints, first with .*: refused"
     ) as caught:
         selector.select_best(parallel=True)
     assert "\n" not in str(caught.value)
@@ -267,6 +298,17 @@ def test_what_is_no_score_is_an_error_and_counts_as_0(bad: object) -> None:
     assert (row.errors, row.score, good.combination["a"]) == (1, 0.5 * 7 / 8, "good")
     assert row.first_error is not None
     assert "expected a score from 0 to 1, got" in row.first_error
+
+
+def test_choices_and_datapoints_may_be_arrays() -> None:
+    choices: dict[str, Many] = {
+        "a": [np.zeros(2), np.ones(2), np.ones(3)],
+        "b": np.array([0.0, 0.5]),
+    }
+    selector = make_selector(
+        "brute_force", choices, np.eye(4), lambda c, d: c["a"].mean() * c["b"] * d.sum()
+    )
+    assert selector.select_best().best.index == 3
 
 
 def test_costs_are_of_a_datapoint_without_error() -> None:
@@ -306,7 +348,7 @@ def test_each_selector_says_what_it_knows(name: str, verdicts: list[str]) -> Non
     assert found.claim
 
 
-def test_another_driver_comes_to_the_same_and_an_interrupted_one_goes_on() -> None:
+def test_another_driver_comes_to_the_same() -> None:
     table = (np.random.default_rng(1).random((6, 60)) < 0.5).astype(float)
     evaluate = lookup(table)
     whole = make_selector("epsilon_lucb", arms(table), range(60), evaluate).select_best()
@@ -319,20 +361,36 @@ def test_another_driver_comes_to_the_same_and_an_interrupted_one_goes_on() -> No
     assert driven.results().to_dict() == whole.to_dict()
     with pytest.raises(ValueError, match="expected 0 outcomes, got 1"):
         driven.tell([1.0])
-    left = iter(range(100))
 
-    class Stop(BaseException):
-        pass
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("at", [9, 50])
+def test_who_goes_on_after_an_interruption_evaluates_nothing_twice(name: str, at: int) -> None:
+    table = (np.random.default_rng(1).random((6, 60)) < 0.5).astype(float)
+    whole = make_selector(name, arms(table), range(60), lookup(table)).select_best()
+    begun, lock = itertools.count(), threading.Lock()
+    resumed, goes_on = threading.Event(), threading.Event()
+    cells: Counter[tuple[int, int]] = Counter()
 
     def stops(combination: Combination, datapoint: int) -> float:
-        if next(left, None) == 50:
-            raise Stop
-        return evaluate(combination, datapoint)
+        with lock:
+            number = next(begun)
+        if number == at:
+            raise KeyboardInterrupt
+        cells[combination["arm"], datapoint] += 1
+        if number in {at - 1, at - 2}:  # under way when the others are interrupted
+            goes_on.wait()
+        elif resumed.is_set():
+            goes_on.set()
+        return lookup(table)(combination, datapoint)
 
-    interrupted = make_selector("epsilon_lucb", arms(table), range(60), stops)
-    with pytest.raises(Stop):
-        interrupted.select_best(parallel=True, max_concurrent=5)
-    assert interrupted.select_best(parallel=True).to_dict() == whole.to_dict()
+    selector = make_selector(name, arms(table), range(60), stops)
+    with pytest.raises(KeyboardInterrupt):
+        selector.select_best(parallel=True, max_concurrent=5)
+    resumed.set()
+    assert selector.select_best(parallel=True, max_concurrent=5).to_dict() == whole.to_dict()
+    assert set(cells.values()) == {1}
+    assert cells.total() == whole.evaluations
 
 
 def test_a_strategy_of_your_own_is_a_generator() -> None:
@@ -356,27 +414,35 @@ def test_what_cannot_be_made_is_one_line() -> None:
         ("epsilon_lucb", {"epsilom": 1}, "has no setting 'epsilom'; did you mean epsilon"),
         ("random", {"sample_fraction": 0.0}, "sample_fraction is 0.0; expected a number above 0"),
         ("hill_climbing", {"restarts": 2.5}, "restarts is 2.5; expected a whole number"),
-        ("hill_climbing", {"batch_size": 0}, "batch_size is 0; expected a whole number of at"),
         ("arm_elimination", {"growth_factor": 0.5}, "growth_factor is 0.5; expected a number of"),
-        (
-            "threshold",
-            {"threshold": 1.0},
-            "threshold is 1.0; expected a number above 0 and below 1",
-        ),
+        ("threshold", {"threshold": 1.0}, "threshold is 1.0; expected a number above 0"),
         ("epsilon_lucb", {"epsilon": -0.1}, "epsilon is -0.1; expected a number from 0 to 1"),
-        ("bayesian", {"budget": 1.5}, "budget is 1.5; expected a number above 0 and at most 1"),
-        (
-            "matrix_ucb",
-            {"exploration": -1.0},
-            "exploration is -1.0; expected a number of at least 0",
-        ),
+        ("matrix_ucb", {"exploration": -1}, "exploration is -1; expected a number of at least 0"),
         ("brute_force", {"seed": -1}, "seed is -1; expected a whole number of at least 0"),
-        ("brute_force", {"delta": 0}, "delta is 0; expected a number above 0 and below 1"),
-        ("brute_force", {"max_errors": 2}, "max_errors is 2; expected a number from 0 to 1"),
+        (
+            "brute_force",
+            {"delta": 0},
+            "delta is 0; expected a number of at least 1e-100 and below 1",
+        ),
         ("brute_force", {"choices": {}}, "expected choices by name"),
         ("brute_force", {"choices": {"a": "bc"}}, "expected a list of choices for 'a', got 'bc'"),
         ("brute_force", {"choices": {"a": [1, 1]}}, "'a' has the choice 1 twice"),
-        ("brute_force", {"dataset": []}, "at least one datapoint, got none"),
+        (
+            "brute_force",
+            {"choices": {"a": {1, 2}}},
+            "expected a list of choices for 'a', got {1, 2}",
+        ),
+        ("brute_force", {"choices": [0, 1]}, "expected choices by name"),
+        ("brute_force", {"dataset": []}, "expected a list of datapoints, got []"),
+        ("brute_force", {"dataset": {1: 2}}, "expected a list of datapoints, got {1: 2}"),
+        ("brute_force", {"dataset": {1}}, "expected a list of datapoints, got {1}"),
+        ("brute_force", {"dataset": iter([1])}, "expected a list of datapoints, got <list_it"),
+        ("brute_force", {"dataset": np.zeros((0, 2))}, "expected a list of datapoints, got array"),
+        ("brute_force", {"seed": None}, "seed is None; expected a whole number of at least 0"),
+        ("threshold", {"delta": 1e-323}, "delta is 1e-323; expected a number of at least 1e-100"),
+        ("threshold", {"delta": None}, "delta is None; expected a number"),
+        ("random", {"max_errors": "0.1"}, "max_errors is '0.1'; expected a number from 0 to 1"),
+        ("hill_climbing", {"restarts": None}, "restarts is None; expected a whole number"),
     ]
     for name, wrong, says in table:
         told: dict[str, object] = {"choices": {"a": [0, 1]}, "dataset": range(5), **wrong}
