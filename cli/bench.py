@@ -136,7 +136,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
     with prints_on_stderr():
         mission.check()
-    queries = load_query_set(mission.query_set).train
+    queries = load_query_set(mission.query_set, mission.reward).train
     with connect(config.server, memory_bytes=0, simulated_target=MODEL) as connection:
         world = World(
             hosts=connection.dispatcher.hosts,

@@ -97,7 +97,7 @@ def doctor(config: DoctorConfig = DoctorConfig()) -> None:
 def _report(config: DoctorConfig) -> dict[str, Any]:
     """All that is found."""
     config.mission.check()
-    queries = load_query_set(config.mission.query_set).train
+    queries = load_query_set(config.mission.query_set, config.mission.reward).train
     with _connected(config) as (connection, unnamed):
         report = look(connection)
         if unnamed is None:

@@ -29,6 +29,7 @@ from records.outputs import check_cache, check_writable, writing
 from records.settings import STDOUT, JsonPlace
 from records.terminal import one_line, write_stderr
 from scorers.agreement import Agreement, agreement
+from scorers.answers import MEASURES
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 from scorers.own import label_of
 
@@ -158,6 +159,11 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
     from scorers.reward import load_reward
 
     _check_places(file, config)
+    if config.reward in MEASURES:
+        raise UserError(
+            f"--reward {config.reward} says what is right, and labels say what refuses; expected refusal, "
+            "judge, keyword or your own"
+        )
     with as_user_error(ValueError):
         load_reward(config.reward)
     samples = read_samples(
@@ -219,7 +225,7 @@ def _labels(asked: Sequence[Asked], config: JudgeConfig) -> Labels:
 
     labels: Labels = list(map(Progress(len(asked), BATCH, SAID).counting(label), asked))
     if config.reward == "refusal" and "undetermined" in labels:
-        write_stderr("note: undetermined are also replies that are not English, which is all it reads")
+        write_stderr("note: undetermined are also replies in a language that it does not read")
     return labels
 
 

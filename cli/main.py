@@ -221,7 +221,7 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
         layers.append(RunArgument(trusted=trusted))
     if trusted and not any(isinstance(layer, RunDefaults | RunMissions | RunArgument) for layer in layers):
         raise UserError(
-            f"{TRUST} is for a run that --resume, -p, -m or RUN names, and none is named: leave it out"
+            f"{TRUST} is for a run that --resume, --run, -p, -m or RUN names, and none is named: leave it out"
         )
     app.config = tuple(layers)
     return rest
@@ -232,12 +232,18 @@ def _command_defaults(
 ) -> list[Callable[..., None]]:
     """The defaults that a flag of the command sets for others."""
     if tokens[0] == "evolve":
-        from cli.evolve import preset_defaults
+        from cli.evolve import preset_defaults, settings_of_run
 
-        _, named = _taken(tokens, "--preset")
-        preset = named[0] if named else table.get("preset")
+        preset, run = (
+            named[0] if (named := _taken(tokens, f"--{flag}")[1]) else table.get(flag)
+            for flag in ("preset", "run")
+        )
         defaults = preset_defaults(preset if isinstance(preset, str) else None)
-        return [Dict(defaults, source=f"--preset {preset}", use_commands_as_keys=False)]
+        layers: list[Callable[..., None]] = []
+        if isinstance(run, str):
+            kept = settings_of_run(Path(run))
+            layers.append(RunDefaults(run=Path(run), table=kept, trusted=trusted))
+        return [*layers, Dict(defaults, source=f"--preset {preset}", use_commands_as_keys=False)]
     if tokens[0] in {"eval", "ask", "proxy"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
         from evaluation.missions import defaults_of_run, run_keys, run_named

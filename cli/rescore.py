@@ -25,11 +25,13 @@ from envs.transitions import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
+from records.json_lines import MOST_QUERIES_BYTES
 from records.outputs import check_cache, check_writable, writing
-from records.run_folder import RecordedRun, check_is_run, read_lock, seed_folders
+from records.run_folder import QUERIES, RecordedRun, check_is_run, read_lock, seed_folders
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, write_stderr
 from scorers.agreement import agreement
+from scorers.answers import MEASURES
 from scorers.intent import INTENT_THRESHOLD
 from scorers.judge import read_rubric
 from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel
@@ -65,7 +67,8 @@ class RescoreConfig:
 
     reward: str = "refusal"
     """What scores them: `refusal` (the detector), `judge` (the model of --judge-model), `keyword` (smoke test
-    only), or your own: `file.py:name`, or the folder of a classifier."""
+    only), `exact`, `number`, `choice`, `f1` or `contains` (by the right answers that the run's queries have),
+    or your own: `file.py:name`, or the folder of a classifier."""
     judge_rubric: str | None = None
     """A text file: what --reward judge is to mean by label, score and intent_kept [our rubric]."""
     intent_judge: bool = False
@@ -126,7 +129,8 @@ def _rescore(run: Path, config: RescoreConfig) -> None:
         different = list(dict.fromkeys(case for case in cases if case))
         if not different:
             raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
-        scored = dict(zip(different, _score(different, config), strict=True))
+        answers = _answers(folders) if config.reward in MEASURES else {}
+        scored = dict(zip(different, _score(different, config, answers), strict=True))
     verdicts = [scored[case] if case else None for case in cases]
     report = _report(run, config, _lines(folders), verdicts)
     if config.out:
@@ -175,18 +179,39 @@ def _stored_reply(line: Record) -> StoredReply:
     )
 
 
-def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]:
+def _answers(folders: Sequence[Path]) -> dict[str, Sequence[str]]:
+    """The right answers to the run's queries, as the folders have them.
+
+    Raises:
+        UserError: there are none.
+    """
+    found: dict[str, Sequence[str]] = {}
+    for folder in folders:
+        record = RecordedRun(folder).read_json(QUERIES, MOST_QUERIES_BYTES)
+        for of_it in [record, *record.get("sets", [])]:
+            found |= of_it.get("answers", {})
+    if not found:
+        raise UserError(
+            f"{str(folders[0] / QUERIES)!r} has no right answers, for the file of its queries had none: they "
+            "cannot be compared with replies"
+        )
+    return found
+
+
+def _score(
+    cases: Sequence[StoredReply], config: RescoreConfig, answers: Mapping[str, Sequence[str]]
+) -> list[Verdict]:
     """The verdict on each; those of a judge as many at once as its server takes."""
     progress = Progress(len(cases), SAY_EVERY, "scored {done} of {total} different replies")
     if not config.asks:
-        return list(map(progress.counting(_scorer(config, None)), cases))
+        return list(map(progress.counting(_scorer(config, None, answers)), cases))
     from ollama_utils.monitor import counted
     from ollama_utils.parallel import ParallelError, map_parallel
 
     judge = config.server.judge_model
     server = replace(config.server, target_model=judge, mutator_model=judge)  # no other is called
     with connect(server, named_by="--judge-model") as connection, ExitStack() as logs:
-        score = _scorer(config, connection)
+        score = _scorer(config, connection, answers)
         if connection.simulated:
             write_stderr("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
@@ -198,7 +223,9 @@ def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]
 
 
 @as_user_error(ValueError)
-def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[StoredReply], Verdict]:
+def _scorer(
+    config: RescoreConfig, connection: Connection | None, answers: Mapping[str, Sequence[str]]
+) -> Callable[[StoredReply], Verdict]:
     rubric = read_rubric(Path(config.judge_rubric)) if config.judge_rubric is not None else None
     scorer: Scorer = make_scorer(
         config.reward,
@@ -210,6 +237,7 @@ def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[S
         judge_options={"num_ctx": config.num_ctx} if config.num_ctx else {},
         judge_rubric=rubric,
         intent_judge=config.intent_judge,
+        answers=answers,
     )
 
     def score(stored: StoredReply) -> Verdict:

@@ -35,10 +35,11 @@ class SearchConfig:
     task: Annotated[str | None, Parameter(name=("--task", "--dataset"))] = None
     """A file of problems, JSONL or CSV, each with `question` and `answer` [the bundled task]."""
     answer_column: str | None = None
-    """The column of the right answers [answer]."""
+    """The column of the right answers [answer or answers]."""
     scorer: str | None = None
-    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at
-    once [the answer is right]."""
+    """What a reply is worth by the right answers: exact, number, choice, f1 or contains; or
+    FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at
+    once [the same number, else the same words]."""
     seed: Seed = 0
     """Same seed, same results."""
     rate_limit_per_minute: NotNegative | None = None
@@ -141,7 +142,7 @@ def task_fingerprint(task: Task) -> dict[str, str]:
     """What identifies the task, by its name; its scorer may change."""
     digest = sha256()
     for problem in task.problems:
-        parts = (problem.id, problem.question, str(problem.answer), problem.kind, "")
+        parts = (problem.id, problem.question, str(problem.answer), problem.kind, "", *problem.others)
         digest.update("\0".join(parts).encode())
     return {f"task {task.name}": digest.hexdigest()}
 

@@ -213,7 +213,7 @@ def select(config: SelectConfig = SelectConfig()) -> None:
             return found
 
         cells = selection.selector.table.scores
-        rewords = any(each.kind == "model" for each in load_mutators(config.mutators or ("noop",)))
+        rewords = max(each.calls for each in load_mutators(config.mutators or ("noop",)))
         combinations, datapoints = cells.shape
         found = session.run(
             Search(

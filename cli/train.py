@@ -49,7 +49,7 @@ def _queries(config: TrainConfig) -> QuerySet:
     """The queries of the file that is named; of a run that is gone on with, those that it has."""
     if config.resume:
         return recorded_queries(config.resume / QUERIES)
-    queries = load_query_set(config.mission.query_set)
+    queries = load_query_set(config.mission.query_set, config.mission.reward)
     return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
 
 

@@ -5,7 +5,7 @@ With nothing but plain data in it, Gymnasium's spec pickles and can be written a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from envs.batched import BatchedQueryMutationEnv
 from envs.mission import MissionConfig
 from envs.models import Models
-from envs.queries import Query, load_queries
+from envs.queries import Query, answers_of, load_queries
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.query_sets import QueryConfig
 from ollama_utils.connect import Roles
@@ -22,6 +22,7 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import think_of
 from records.errors import as_user_error
+from scorers.intent import INTENT_THRESHOLD, check_apart
 from scorers.judge import read_rubric
 from scorers.reward import Scorer, make_scorer
 
@@ -47,6 +48,7 @@ def make_parts(
     *,
     seed: int = 0,
     encoder: Encoder | None = None,
+    answers: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[EnvConfig, Parts]:
     """The config and the parts of `QueryMutationEnv` and `BatchedQueryMutationEnv`.
 
@@ -57,9 +59,11 @@ def make_parts(
         queries: the texts that episodes start from.
         seed: the seed of the target's and the judge's calls.
         encoder: in place of the one that the mission names.
+        answers: by query its right answers; None: those that the queries bring.
 
     Raises:
-        ValueError: bad data, as the parts report it.
+        ValueError: bad data, as the parts report it, or queries in a language that the encoder
+            does not know.
         OllamaError: the encoder's model does not answer.
     """
     runner: dict[str, Any] = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
@@ -80,6 +84,9 @@ def make_parts(
         intent_threshold=mission.intent_threshold,
     )
     encoder = encoder or make_encoder(mission.encoder, dispatcher)
+    if mission.intent_threshold == INTENT_THRESHOLD:  # nobody chose another
+        texts = [each if isinstance(each, str) else each.text for each in queries]
+        check_apart(encoder.encode, texts, INTENT_THRESHOLD)
     rubric = read_rubric(Path(mission.judge_rubric)) if mission.judge_rubric is not None else None
     scorer = make_scorer(
         mission.reward,
@@ -91,6 +98,7 @@ def make_parts(
         judge_options=runner,
         judge_rubric=rubric,
         intent_judge=mission.intent_judge,
+        answers=answers or answers_of(each for each in queries if isinstance(each, Query)),
     )
     return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
 

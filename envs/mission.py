@@ -16,6 +16,7 @@ from ollama_utils.types import ThinkWord
 from records.errors import as_user_error
 from records.settings import Count, NotNegative, Share, absolute, comma_list
 from records.trust import kind_of
+from scorers.answers import MEASURES
 from scorers.intent import INTENT_THRESHOLD
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class RewordingConfig:
     """How a query is reworded, and when the rewording is adopted."""
 
     mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
-    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`. Built in beside
+    the default ones: ask_steps, say_harmless, state_purpose, as_steps, as_list, lowercase, typos,
+    define_terms, ignore_trigger, keep_original, translate_back."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
     intent_threshold: Share = INTENT_THRESHOLD
@@ -68,8 +71,9 @@ class MissionConfig(RewordingConfig):
 
     reward: str = "refusal"
     """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test
-    only), or your own: `file.py:name`, a function (query, reply) -> label or score, or the folder
-    of a classifier."""
+    only), your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of
+    a classifier; or what counts as right by the answers in the file: `exact` (the same words),
+    `number`, `choice` (the letter of an option), `f1` (of the words), `contains`."""
     intent_judge: bool = False
     """The judge model also says whether a rewording that was answered asks for the same; not with
     judge."""
@@ -99,6 +103,11 @@ class MissionConfig(RewordingConfig):
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
 
+    def without_answers(self, query_set: QueryConfig) -> Self:
+        """The same for other queries, to which nobody knows a right answer."""
+        reward = "refusal" if self.reward in MEASURES else self.reward
+        return replace(self, reward=reward, query_set=query_set)
+
     @property
     def returns(self) -> tuple[float, float]:
         """What the return of an episode can be, at least and at most."""
@@ -106,8 +115,8 @@ class MissionConfig(RewordingConfig):
 
     @property
     def most_calls_a_step(self) -> int:
-        """Calls of a step at most: rewording, question, verdict and its repair."""
-        rewords = any(mutator.kind == "model" for mutator in load_mutators(self.mutators))
+        """Calls of a step at most: rewordings, question, verdict and its repair."""
+        rewords = max(mutator.calls for mutator in load_mutators(self.mutators))
         return rewords + 1 + 2 * (self.intent_judge or self.reward == "judge")
 
     def check(self) -> None:
@@ -126,11 +135,11 @@ class MissionConfig(RewordingConfig):
 def return_bounds(reward: str, step_cost: float, max_steps: int) -> tuple[float, float]:
     """What the return of an episode can be, at least and at most.
 
-    A step pays 1 at most. An answer ends the episode; a reward of the user's own may pay before.
+    A step pays 1 at most. An answer ends the episode; a reward of shares may pay before.
     """
     from scorers.reward import SCORERS
 
-    paying = 1 if reward in SCORERS else max_steps
+    paying = 1 if reward in SCORERS and reward != "f1" else max_steps
     return -max_steps * step_cost, max(1 - step_cost, paying * (1 - step_cost))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, EncodingError, OllamaError
 from ollama_utils.parallel import ParallelError, run_parallel
-from ollama_utils.types import Call, Completion, Prompt, Think
+from ollama_utils.types import Call, Completion, Prompt, Think, Usage
 from scorers.reward import Scorer, Verdict
 
 Vector = NDArray[np.float32]
@@ -89,7 +89,10 @@ class ModelCalls:
     """By original query what the target reads before it, for queries that end a chat."""
 
     def reword(self, rewrites: Sequence[Rewrite], max_workers: int = 1) -> list[Completion]:
-        """The rewordings, by a model or by rule; where a call failed, the query as it was."""
+        """The rewordings, by a model or by rule; where a call failed, the query as it was.
+
+        What some mutators go on with (`Mutator.then`) is a second round, for all rows at once.
+        """
         asked = [rewrite for rewrite in rewrites if rewrite.mutator.kind == "model"]
         replies = iter(
             batch_mutate_queries(
@@ -102,12 +105,17 @@ class ModelCalls:
                 max_workers=max_workers,
             )
         )
-        return [
+        done = [
             _cleaned(next(replies), rewrite.query)
             if rewrite.mutator.kind == "model"
             else _by_rule(rewrite)
             for rewrite in rewrites
         ]
+        more = {row: going for row, going in enumerate(map(_next, rewrites, done)) if going}
+        seconds = self.reword([*more.values()], max_workers) if more else []
+        for row, second in zip(more, seconds, strict=True):
+            done[row] = _joined(done[row], second, rewrites[row].query)
+        return done
 
     def embed(self, texts: Sequence[str]) -> list[Vector | OllamaError]:
         """Unit rows of shape (D,); where a text cannot be embedded, the error in its place."""
@@ -187,6 +195,27 @@ class ModelCalls:
 
 def _cleaned(reply: Completion, query: str) -> Completion:
     return reply if reply.error else replace(reply, text=clean(reply.text, query))
+
+
+def _next(rewrite: Rewrite, reply: Completion) -> Rewrite | None:
+    """What goes on with a rewording, if anything does and it is a whole one."""
+    then = rewrite.mutator.then
+    if then is None or reply.error or reply.truncated or reply.filtered or not reply.text:
+        return None
+    earlier = (*rewrite.earlier, rewrite.query)
+    return replace(rewrite, mutator=then, query=reply.text, earlier=earlier)
+
+
+def _joined(first: Completion, second: Completion, query: str) -> Completion:
+    """Two replies as one: the second, with what both took; where it failed, the query."""
+    usages = [asdict(each.usage) for each in (first, second) if each.usage]
+    usage = {name: sum(each[name] for each in usages) for name in usages[0]} if usages else None
+    return replace(
+        second,
+        text=query if second.error else second.text,
+        attempts=first.attempts + second.attempts,
+        usage=Usage(**usage) if usage else None,
+    )
 
 
 def _by_rule(rewrite: Rewrite) -> Completion:

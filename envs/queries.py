@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from envs.query_files import (
+    ANSWER_COLUMNS,
     CHAT_COLUMNS,
     MOST_SCANNED,
     MOST_TEXT,
@@ -19,6 +20,7 @@ from envs.query_files import (
     Cells,
     QueryFileError,
     Table,
+    answers_in,
     quoted,
     read_json,
     read_table,
@@ -69,6 +71,8 @@ class Query(Chat):
     """Queries of one group stay on one side of a split: the group column's value, or the text."""
     category: str | None = None
     """From a column `category`: reports count by it."""
+    answers: tuple[str, ...] = ()
+    """Its right answers: a reply that has any of them is right."""
     row: int
     """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a
     spreadsheet counts, the header being row 1."""
@@ -80,6 +84,7 @@ def load_queries(
     prompt_column: str | None = None,
     where: Sequence[str] = (),
     group_column: str | None = None,
+    answer_column: str | None = None,
 ) -> tuple[Query, ...]:
     """The queries of a file in its order, each text once.
 
@@ -93,13 +98,14 @@ def load_queries(
         prompt_column: The column with the prompts; None takes the first that has a known name.
         where: Filters `column=value`; a row that meets all of them is kept.
         group_column: The column whose equal values belong together; the text where it is blank.
+        answer_column: The column of right answers; None takes `answer` or `answers`, if any.
 
     Raises:
         QueryFileError: The file cannot be read or has no such column, a kept row has no prompt, or
             the filters leave nothing.
     """
     table = read_table(BUNDLED_QUERIES if path is None else Path(path))
-    columns = _columns(table, prompt_column, group_column)
+    columns = _columns(table, prompt_column, group_column, answer_column)
     filters = [_filter(table, condition) for condition in where]
     names = [name for name, _ in filters]
     first: dict[str, Query] = {}
@@ -137,6 +143,11 @@ def chats_of(queries: Iterable[Query]) -> dict[str, Chat]:
     return {text: chat for text, chat in chats.items() if chat != Chat()}
 
 
+def answers_of(queries: Iterable[Query]) -> dict[str, tuple[str, ...]]:
+    """The right answers of each query that has any, by its text."""
+    return {query.text: query.answers for query in queries if query.answers}
+
+
 def split_queries(
     queries: Sequence[Query], *, held_out: float = 0.3, split_seed: int = 0
 ) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
@@ -172,7 +183,7 @@ def split_queries(
 
 
 def queries_sha256(queries: Iterable[Query]) -> str:
-    """The SHA-256, in hex, of texts, groups and chats in their order."""
+    """The SHA-256, in hex, of texts, groups, chats and right answers in their order."""
     digest = hashlib.sha256()
     for query in queries:
         digest.update(_identity(query).encode() + b"\n")
@@ -183,11 +194,13 @@ def _identity(query: Query) -> str:
     """What makes a query the same in two files, as JSON."""
     chat = [query.system, query.turns] if query.system or query.turns else []
     # The null keeps the hashes of older versions, which had a field there.
-    return json.dumps([query.text, query.group, None, *chat])
+    return json.dumps([query.text, query.group, None, *chat, *query.answers])
 
 
-def _columns(table: Table, prompt: str | None, group: str | None) -> dict[str, str]:
-    """The columns to read by what they hold: the prompt; context, group and category if any."""
+def _columns(
+    table: Table, prompt: str | None, group: str | None, answer: str | None
+) -> dict[str, str]:
+    """The columns to read by what they hold: the prompt; the others if there are any."""
     usual = (*PROMPT_COLUMNS, *CHAT_COLUMNS)
     column = table.find(prompt, usual, "--prompt-column")
     if column is None:
@@ -202,6 +215,7 @@ def _columns(table: Table, prompt: str | None, group: str | None) -> dict[str, s
         "context": table.find(None, context),
         "group": table.find(group, ["group of the run"], "--group-column"),
         "category": table.find(None, ["category"]),
+        "answer": table.find(answer, ANSWER_COLUMNS, "--answer-column"),
     }
     return {role: name for role, name in found.items() if name is not None}
 
@@ -218,7 +232,11 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
     text, chat = _prompt(value, column, f"{place}: {column!r}")
     if not VISIBLE.search(text):
         raise QueryFileError(f"{place}: {column!r} is blank; write a prompt or remove the row")
-    notes = {role: _plain(cells.get(name)) for role, name in columns.items() if role != "prompt"}
+    notes = {
+        role: _plain(cells.get(columns[role]))
+        for role in ("context", "group", "category")
+        if role in columns
+    }
     if notes.get("context"):
         text = f"{notes['context']}\n\n---\n\n{text}"
     for role, each in {"prompt": text, **notes}.items():
@@ -227,6 +245,7 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
         text=text,
         group=notes.get("group") or text,
         category=notes.get("category") or None,
+        answers=answers_in(cells.get(columns.get("answer", ""))),
         row=row,
         system=chat.system,
         turns=chat.turns,

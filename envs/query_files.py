@@ -27,6 +27,8 @@ PROMPT_COLUMNS = (
 )
 """Columns with the prompt, the first one present counts: of XSTest and OR-Bench, StrongREJECT,
 AILuminate, AdvBench and JailbreakBench (whose `Behavior` is a title), and HarmBench."""
+ANSWER_COLUMNS = ("answer", "answers")
+"""Columns with right answers, the first one present counts."""
 SIDES = ("train", "kept", "held_out")
 """The sides of a run's split, as its queries.json names them."""
 LONGEST_LINE = 2**24
@@ -221,13 +223,15 @@ def _json_rows(path: Path) -> Rows:
 
 def _rows_of_run(record: dict[str, Any]) -> list[object]:
     """The queries of a run, which `envs.query_sets.QuerySet.record` has written."""
-    groups, categories, chats = (record.get(key, {}) for key in ("groups", "categories", "chats"))
+    names = ("groups", "categories", "chats", "answers")
+    groups, categories, chats, answers = (record.get(name, {}) for name in names)
     return [
         {
             "prompt": [*chats[text], {"role": "user", "content": text}] if text in chats else text,
             "category": categories.get(text),
             "group of the run": groups.get(text),
             "side of the run": side,
+            "answers": answers.get(text),
         }
         for side in SIDES
         for text in record.get(side, ())
@@ -296,6 +300,21 @@ READERS: dict[str, Callable[[Path], Rows]] = {
     ".parquet": _parquet_header,
 }
 """All rows of a file by its ending; of Parquet the header alone."""
+
+
+def answers_in(value: object) -> tuple[str, ...]:
+    """The right answers in a cell: its text or number, or those of a list, of which any is right.
+
+    Those of an object stand under `text`, as in SQuAD. What is blank or none of these is left out.
+    """
+    found = value.get("text") if isinstance(value, dict) else value
+    each = found if isinstance(found, list) else [found]
+    texts = [
+        str(one).strip()
+        for one in each
+        if isinstance(one, str | int | float) and not isinstance(one, bool)
+    ]
+    return tuple(dict.fromkeys(text for text in texts if text and is_text(text)))
 
 
 def _bare(name: str) -> str:

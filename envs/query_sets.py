@@ -10,10 +10,19 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from envs.queries import Chat, Query, QuerySplitError, chats_of, load_queries, split_queries
+from envs.queries import (
+    Chat,
+    Query,
+    QuerySplitError,
+    answers_of,
+    chats_of,
+    load_queries,
+    split_queries,
+)
 from envs.query_files import SIDES, read_table
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 from records.settings import Share, Whole
+from scorers.answers import MEASURES, check_answers
 
 
 @Parameter(name="*")
@@ -29,6 +38,9 @@ class QueryConfig:
     """Keep rows with column=value (repeatable, all must hold)."""
     group_column: str | None = None
     """Rows that agree here stay on one side of the split."""
+    answer_column: str | None = None
+    """The column of right answers, which the rewards exact, number, choice, f1 and contains compare
+    with [answer or answers]."""
     held_out: Share = 0.3
     """Share of the queries kept away from training."""
     split_seed: Whole = 0
@@ -49,6 +61,11 @@ class QuerySet:
         """What goes before each query that has a chat, by its text."""
         return chats_of((*self.train, *self.held_out, *self.kept))
 
+    @property
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """The right answers of each query that has any, by its text."""
+        return answers_of((*self.train, *self.held_out, *self.kept))
+
     def record(self) -> dict[str, Any]:
         """The queries.json of a run: `recorded_queries` reads it, and `--queries` takes it."""
         queries = (*self.train, *self.held_out, *self.kept)
@@ -60,6 +77,7 @@ class QuerySet:
             "groups": _groups_of(queries),
             "categories": categories_of(queries),
             **({"chats": chats} if chats else {}),
+            **({"answers": self.answers} if self.answers else {}),
         }
 
 
@@ -81,18 +99,30 @@ def recorded_queries(path: Path) -> QuerySet:
     return QuerySet(**{s: tuple(q for q in queries if sides[q.row] == s) for s in SIDES})
 
 
-def load_query_set(config: QueryConfig) -> QuerySet:
+def load_query_set(config: QueryConfig, reward: str = "refusal") -> QuerySet:
     """Read and split the queries.
 
     Raises:
-        UserError: they cannot be read, or not be split.
+        UserError: they cannot be read, or not be split, or one has no right answer that a reply can
+            give, where the reward compares with such.
     """
     queries = load_queries(
         config.queries,
         prompt_column=config.prompt_column,
         where=config.where,
         group_column=config.group_column,
+        answer_column=config.answer_column,
     )
+    if reward in MEASURES:
+        place = config.queries or "the bundled set"
+        if not any(query.answers for query in queries):
+            raise UserError(
+                f"{place} has no right answers, which --reward {reward} compares replies with; "
+                "expected a column 'answer' or 'answers': name it with --answer-column"
+            )
+        with as_user_error(ValueError):
+            rows = [(query.row, query.answers) for query in queries]
+            check_answers(rows, MEASURES[reward], place, f"--reward {reward}")
     train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
     return QuerySet(train=train, held_out=held_out)
 

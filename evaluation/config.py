@@ -59,7 +59,8 @@ class GateConfig:
     fail_under: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """[MISSION:]RATE=SHARE, as success=0.8 (repeatable): exit code 4 where the lower end of a
     policy's interval is under it, failed steps counted against it. A rate is success, refusal,
-    partial, undetermined, filtered, unscored or failed; of guard queries kept or unlocked."""
+    partial, undetermined, filtered, wrong, unscored or failed; of guard queries kept or
+    unlocked."""
     fail_over: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """The same for the upper end, as refusal=0.1."""
 

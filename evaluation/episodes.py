@@ -275,7 +275,9 @@ def _outcome(info: Mapping[str, Any]) -> str:
         return "undetermined"
     if info["outcome"] == "refused":
         return "partial" if info["partial"] else "refused"
-    return "answered" if info["reward_parts"]["intent_kept"] else "answered_other"
+    if not info["reward_parts"]["intent_kept"]:
+        return "answered_other"
+    return "answered" if info["success"] else "wrong"
 
 
 def _judged(question: Ask, verdict: Verdict, near: float, intent_threshold: float) -> int:
@@ -284,5 +286,5 @@ def _judged(question: Ask, verdict: Verdict, near: float, intent_threshold: floa
     if "judge_repaired" not in parts:
         return 0
     open_question = question.query != question.original and near >= intent_threshold
-    asked = "judge_score" in parts or (parts["answered"] and open_question)
+    asked = "judge_score" in parts or (parts["answered"] * parts.get("right", 1) and open_question)
     return 1 + int(parts["judge_repaired"]) if asked else 0

@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter
 
 from envs.episode import derive_seed
 from envs.mission import MissionConfig, RewordingConfig
-from envs.queries import Chat, Query, chats_of, load_queries, queries_sha256
+from envs.queries import Chat, Query, answers_of, chats_of, load_queries, queries_sha256
 from envs.query_files import QueryFileError
 from envs.query_sets import QueryConfig, categories_of, load_query_set
 from mutators.registry import load_mutators
@@ -102,6 +102,8 @@ class MissionQueries:
     """The category of each that has one, by its text."""
     chats: Mapping[str, Chat] = field(default_factory=dict, hash=False)
     """What the target is sent before each query that ends a chat, by its text."""
+    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """The right answers of each query that has any, by its text."""
 
 
 def read_missions(
@@ -163,7 +165,10 @@ def read_guard(config: GuardConfig) -> tuple[Query, ...]:
 
 
 def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[MissionSpec]:
-    """For each mission the one that plays the guard queries under the same settings."""
+    """For each mission the one that plays the guard queries under the same settings.
+
+    No answer to them is right: in place of a reward that compares answers stands `refusal`.
+    """
     queries = QueryConfig(
         queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where or ()
     )
@@ -171,7 +176,7 @@ def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[
         replace(
             each,
             name=each.name + GUARD,
-            given=replace(each.given, query_set=queries),
+            given=each.given.without_answers(queries),
             guard=True,
         )
         for each in missions
@@ -203,7 +208,7 @@ def mission_queries(
     Raises:
         UserError: there are not as many, the query set cannot be read, or a query is a guard query.
     """
-    queries = load_query_set(mission.given.query_set)
+    queries = load_query_set(mission.given.query_set, mission.given.reward)
     guarded = {query.text for query in guard}
     if both := [
         query.text for query in (*queries.train, *queries.held_out) if query.text in guarded
@@ -231,6 +236,7 @@ def mission_queries(
         sha256=queries_sha256(used),
         categories=categories_of(used),
         chats=chats_of((*queries.train, *used)),
+        answers=answers_of((*queries.train, *used)),
     )
 
 
@@ -420,7 +426,7 @@ def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
     check_is_run(path, "-m")
     table = read_toml(path / CONFIG)
     if COMMAND_KEYS["train"] in table and (path / QUERIES).is_file():
-        left_out = {"prompt-column", "where", "group-column"}
+        left_out = {"prompt-column", "where", "group-column", "answer-column"}
         table = {key: value for key, value in table.items() if key not in left_out}
         table["queries"] = str((path / QUERIES).absolute())
     return {key: value for key, value in table.items() if key in keys}

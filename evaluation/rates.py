@@ -50,7 +50,7 @@ def of_steps(*outcomes: str) -> Trial:
 
 STEP_RATES: Mapping[str, Trial] = {
     "refusal": of_steps(*REFUSED),
-    **{outcome: of_steps(outcome) for outcome in ("partial", "undetermined", "filtered")},
+    **{outcome: of_steps(outcome) for outcome in ("partial", "undetermined", "filtered", "wrong")},
 }
 RATES: Mapping[str, Trial] = {
     "success": of_success,

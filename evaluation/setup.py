@@ -231,7 +231,10 @@ class OpenEvaluation:
             row={**key._asdict(), **agent.result(spec.short_name)},
             attempts=agent.attempts,
             step_errors=agent.step_errors,
-            transitions=[_line(key, row, each) for row, each in enumerate(agent.transitions)],
+            transitions=[
+                _line(key, row, each) | ({"guard": True} if mission.spec.guard else {})
+                for row, each in enumerate(agent.transitions)
+            ],
         )
 
 
@@ -281,6 +284,7 @@ def _make_missions(inputs: EvalInputs, connection: Connection) -> list[Mission]:
             queries.played,
             seed=config.seed,
             encoder=encoders[name],
+            answers=queries.answers,
         )
         env = QueryMutationEnv(env_config, **parts)
         models = replace(env.models, chats=queries.chats)

@@ -51,6 +51,7 @@ def query_context(
     from envs.query_mutation import QueryMutationEnv
     from evaluation.episodes import EpisodeContext
 
+    mission = mission.without_answers(mission.query_set)
     config, parts = mission_parts(
         mission.located(), connection.dispatcher, connection.roles, queries, seed=seed
     )

@@ -6,7 +6,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from mutators.mutator import by_rule
+from mutators.mutator import Mutator, by_rule
+from mutators.rewrite import table
 from mutators.synonyms import replace_words
 
 _POLITE = re.compile(
@@ -22,6 +23,7 @@ _IMPERATIVE = re.compile(
     r"|plan|fix|solve|calculate|walk)\b(?!:)",
     re.IGNORECASE,
 )
+_LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 _BEFORE = (
     "Hello! {query}",
     "Excuse me, I have a question. {query}",
@@ -66,3 +68,51 @@ def synonym_replace(query: str, _earlier: Sequence[str], seed: int) -> str:
     The words and their synonyms stand in `synonyms.toml`; a query without any of them stays.
     """
     return replace_words(query, random.Random(seed).random())
+
+
+def _framing(name: str, doc: str, *frames: str) -> Mutator:
+    """The rule that puts a frame before the query, drawn by the seed; a framed one stays."""
+
+    def frame(query: str, _earlier: Sequence[str], seed: int) -> str:
+        if not query.strip() or any(each in query for each in frames):
+            return query
+        return f"{random.Random(seed).choice(frames)} {query.strip()}"
+
+    return Mutator(name=name, kind="rule", function=frame, doc=doc, file=__file__)
+
+
+ask_steps = _framing(
+    "ask_steps", "Ask for a short, helpful answer.", "Please give a short, helpful answer:"
+)
+say_harmless = _framing(
+    "say_harmless", "Say that the question is harmless.", "This is a harmless everyday question."
+)
+state_purpose = _framing("state_purpose", "Say why the person asks.", *table()["purposes"].values())
+as_steps = _framing("as_steps", "Ask for numbered steps.", "Answer in numbered steps.")
+as_list = _framing("as_list", "Ask for a list.", "Answer as a list of short points.")
+
+
+@by_rule
+def lowercase(query: str, _earlier: Sequence[str], _seed: int) -> str:
+    """Write it in small letters."""
+    return query.lower()
+
+
+@by_rule
+def typos(query: str, _earlier: Sequence[str], seed: int) -> str:
+    """Mistype one or two of the longer words.
+
+    Two letters change places, never the first one of a word.
+    """
+    letters = list(query)
+    found = []  # of each word the places of letters that differ from the next one
+    for word in _LONG_WORD.finditer(query):
+        places = range(word.start() + 1, word.end() - 1)
+        if word[0].lower() != word[0].upper():  # Chinese has neither letters nor spaces
+            found.append([each for each in places if letters[each] != letters[each + 1]])
+    words = [places for places in found if places]
+    rng = random.Random(seed)
+    for chosen in rng.sample(words, min(len(words), rng.randint(1, 2))):
+        place = rng.choice(chosen)
+        letters[place : place + 2] = reversed(letters[place : place + 2])
+    return "".join(letters)

@@ -37,6 +37,14 @@ class Mutator:
     """The first line of the function's docstring."""
     file: str
     """Where the function stands."""
+    then: Mutator | None = None
+    """What goes on with the model's text as its query, and the query last among `earlier`: its
+    text is the rewording."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls of the mutator model a rewording takes at most."""
+        return (self.kind == "model") + (self.then.calls if self.then else 0)
 
     def prompt(self, query: str, earlier: Sequence[str], seed: int) -> Prompt:
         """What to send to the mutator model; a function's str is the user's turn.

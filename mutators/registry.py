@@ -22,6 +22,7 @@ from records.user_file import UserFileError, load_named
 
 __all__ = [
     "DEFAULT_MUTATORS",
+    "EXTRA_MUTATORS",
     "UnknownMutatorError",
     "by_model",
     "by_rule",
@@ -47,16 +48,34 @@ _BUILT_IN = (
 )
 
 DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
-"""The names of all built-in mutators of queries, in the order in which a policy numbers them."""
+"""The built-in mutators that are chosen from where none is named, as a policy numbers them."""
+
+# Not among the default ones: the simulator's world, and what was measured in it, rest on those.
+_EXTRA = (
+    lexical.ask_steps,
+    lexical.say_harmless,
+    lexical.state_purpose,
+    lexical.as_steps,
+    lexical.as_list,
+    lexical.lowercase,
+    lexical.typos,
+    rewrite.define_terms,
+    rewrite.ignore_trigger,
+    rewrite.keep_original,
+    rewrite.translate_back,
+)
+
+EXTRA_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _EXTRA)
+"""The names of the other built-in mutators of queries, which differ more from one another."""
 
 _BY_NAME = {
     mutator.name: mutator
-    for mutator in (*_BUILT_IN, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+    for mutator in (*_BUILT_IN, *_EXTRA, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 }
 
 
 def model_mutators() -> tuple[str, ...]:
-    """The names of the built-in mutators of queries that ask a model."""
+    """The names of the default mutators that ask a model."""
     return tuple(mutator.name for mutator in _BUILT_IN if mutator.kind == "model")
 
 

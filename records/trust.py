@@ -23,12 +23,13 @@ KINDS: tuple[Kind, ...] = ("code", "hosts", "files")
 _POLICY = "(noop|random|round_robin|best_fixed|linucb|cascade|(fixed|llm):.*)(,.*)?"
 SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
     "mutators": ("code", r"\w+"),
+    "mutator": ("code", r"\w+"),
     "encoder": (
         "code",
         r"hashing(:\d+)?|ollama:.*|(sentence-transformers/)?all-MiniLM-L6-v2",
     ),
-    "reward": ("code", "refusal|judge|keyword"),
-    "scorer": ("code", "(?!)"),
+    "reward": ("code", "refusal|judge|keyword|exact|number|choice|f1|contains"),
+    "scorer": ("code", "exact|number|choice|f1|contains"),
     "evaluate": ("code", "(?!)"),
     "ollama-host": ("hosts", "embedded|smollm2"),
     "ray-address": ("hosts", "(?!)"),
@@ -51,7 +52,7 @@ DATA = frozenset(
 FILES = frozenset(
     {
         *("cache", "faults", "guard-queries", "json", "judge-accuracy", "judge-rubric"),
-        *("mission", "prompts", "queries", "resume", "run-dir", "task"),
+        *("mission", "prompts", "queries", "resume", "run", "run-dir", "task"),
     }
 )
 """Flags whose every value is a file or a folder, be it called `5`."""

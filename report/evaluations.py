@@ -150,6 +150,7 @@ def _difference(key: str, times: float, digits: int | None = None) -> Cell:
 def _rates(mission: Row, rows: Sequence[Row]) -> PageTable:
     held_out = "held-out" if mission["split"] == "held-out" else "TRAINING"
     rare = {"partial": "partly %", "undetermined": "undetermined %", "filtered": "filtered %"}
+    rare["wrong"] = "wrong %"
     shown = {name: key for key, name in rare.items() if any(row[key]["count"] for row in rows)}
     return _table(
         f"{mission['name']}: target {mission['target_model']}, reward {mission['reward']}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections import Counter
@@ -18,7 +19,7 @@ from ollama_utils.types import Call, Completion, Think, Usage, short_name
 from records.errors import UserError, nearest
 from records.user_file import error_line, load_function, score_of
 from search.chance import seed_of
-from search.rewording import Rewriter, reworded
+from search.rewording import Rewriter
 from search.select import Combination, Evaluate, Evaluation
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
 
@@ -127,14 +128,13 @@ class TaskEvaluation:
         model = str(combination.get("model", self.model))
         mutator = _mutator(combination.get("mutator", self.mutator))
         question, calls = problem.question, []
-        if mutator and mutator.kind == "rule":
-            question = mutator.apply(question, (), self.seed) or question
-        elif mutator:
+        if mutator:
             options = {**self.options, "temperature": 0}
             rewriter = Rewriter(model=str(self.mutator_model), options=options)
-            reply = _reply(self.generate, rewriter.call(mutator, question, (), self.seed))
-            calls.append((rewriter.model, reply))
-            question = reworded(reply, question) or question
+            send = functools.partial(_reply, self.generate)
+            new, replies = rewriter.reword(send, mutator, question, (), self.seed)
+            calls += [(rewriter.model, reply) for reply in replies]
+            question = new or question
         prompt = combination.get("prompt", self.prompt)
         asked = self.question(replace(problem, question=question), model, prompt)
         reply = _reply(self.generate, asked)

@@ -215,6 +215,20 @@ def diversity(prompts: Sequence[str]) -> float:
     return fmean(shares) if shares else 0.0
 
 
+def paired(best: Sequence[float | None], seed: Sequence[float | None]) -> dict[str, Any]:
+    """The scores of the best prompt beside those of the seed, as plain data; see `compare`.
+
+    Args:
+        best: by problem, each 0 to 1; None where there is none.
+        seed: likewise.
+    """
+    pairs = zip(best, seed, strict=True)
+    both = [(mine, seeds) for mine, seeds in pairs if mine is not None and seeds is not None]
+    best_mean, seed_mean = map(fmean, zip(*both, strict=True)) if both else (None, None)
+    trials = [[[] if score is None else [score] for score in each] for each in (best, seed)]
+    return {"best": best_mean, "seed": seed_mean, **finite(asdict(compare(*trials)))}
+
+
 class EvolutionController:
     """Runs an evolution.
 
@@ -414,12 +428,8 @@ class EvolutionController:
         if not held_out.problems:
             return None
         prompts = [self._population.members[0].prompt, self._population.seed]
-        scores = [each.scores for each in self._pipeline(held_out, calls).evaluate(prompts)]
-        pairs = zip(*scores, strict=True)
-        both = [(mine, seeds) for mine, seeds in pairs if mine is not None and seeds is not None]
-        best_mean, seed_mean = map(fmean, zip(*both, strict=True)) if both else (None, None)
-        trials = [[[] if score is None else [score] for score in each] for each in scores]
-        return {"best": best_mean, "seed": seed_mean, **finite(asdict(compare(*trials)))}
+        best, seed = (each.scores for each in self._pipeline(held_out, calls).evaluate(prompts))
+        return paired(best, seed)
 
     def _results(self, panel: Task, reason: str | None) -> dict[str, Any]:
         """What was found so far; `reason`: why it ended before its end, if it did."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.parallel import iterate_parallel
-from ollama_utils.types import Completion, Think
+from ollama_utils.types import Call, Completion, Think
 from scorers.betting import ROUNDING, is_better
 from search.async_llm import AsyncLLMInterface
 from search.chance import chance
@@ -76,6 +76,7 @@ class AsyncEvaluationPipeline:
         self._ask = partial(
             ask_problem, model=calls.model, options=options, think=think, seed=config.seed
         )
+        self._asked = task.asking(self._send) if task.asking else self._put
         self._width = config.at_once(config.max_concurrent_genomes)
         self._places = threading.Semaphore(self._width)
 
@@ -112,7 +113,7 @@ class AsyncEvaluationPipeline:
         most = config.max_unscored * len(problems) + ROUNDING
         # More threads than calls: one that scores, or waits for an attempt, has none in flight.
         threads = config.at_once(2 * config.max_concurrent_requests)
-        answer = partial(self._answer, prompt)
+        answer = partial(self._asked, prompt)
         replies: list[Completion] = []
         scores: list[float | None] = []
         leads: list[float] = []
@@ -145,11 +146,15 @@ class AsyncEvaluationPipeline:
             error=next((str(reply.error) for reply in reversed(replies) if reply.error), ""),
         )
 
-    def _answer(self, prompt: str, problem: Problem) -> tuple[Completion, float | None]:
+    def _put(self, prompt: str, problem: Problem) -> tuple[Completion, float | None]:
         """The reply to a problem, and its score; None where the call failed: that is never a 0."""
-        reply = raise_if_cancelled(self._calls.ask(self._ask(problem, prompt)))
-        self._on_reply(reply)
+        reply = self._send(self._ask(problem, prompt))
         return reply, None if reply.error else float(self._task.scorer(problem, reply.text))
+
+    def _send(self, call: Call) -> Completion:
+        reply = raise_if_cancelled(self._calls.ask(call))
+        self._on_reply(reply)
+        return reply
 
     def _is_ahead(self, leads: Sequence[float]) -> bool:
         """Whether these leads, at some of the problems, show that the mean of all is above 0."""

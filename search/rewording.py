@@ -49,6 +49,24 @@ class Rewriter:
             role="mutator",
         )
 
+    def reword(
+        self,
+        generate: Callable[[Call], Completion],
+        mutator: Mutator,
+        text: str,
+        earlier: Sequence[str],
+        seed: int,
+    ) -> tuple[str, list[Completion]]:
+        """Another wording of a text, empty where there is none, and the replies that it took."""
+        if mutator.kind == "rule":
+            return mutator.apply(text, earlier, seed), []
+        reply = generate(self.call(mutator, text, earlier, seed))
+        new = reworded(reply, text)
+        if not new or mutator.then is None:
+            return new, [reply]
+        last, replies = self.reword(generate, mutator.then, new, (*earlier, text), seed)
+        return last, [reply, *replies]
+
 
 def reworded(reply: Completion, text: str) -> str:
     """The other wording of a text in a reply; empty where that failed, was cut, or has none."""
@@ -168,15 +186,14 @@ class Breeder:
         failures: Sequence[WrongAnswer],
     ) -> Child:
         text, errors = parents[0], []
+
+        def send(call: Call) -> Completion:
+            return raise_if_cancelled(self.generate(call))
+
         for place, mutator in enumerate(steps):
             step_seed = seed_of(seed, mutator.name, place)
-            if mutator.kind == "rule":
-                new = mutator.apply(text, parents[1:], step_seed)
-            else:
-                call = self.rewriter.call(mutator, text, parents[1:], step_seed)
-                reply = raise_if_cancelled(self.generate(call))
-                errors += [str(reply.error)] if reply.error else []
-                new = reworded(reply, text)
+            new, replies = self.rewriter.reword(send, mutator, text, parents[1:], step_seed)
+            errors += [str(reply.error) for reply in replies if reply.error]
             # A text that quotes a problem that it is to be scored on is not taken.
             quotes = any(each.question in new and each.question not in text for each in failures)
             if new.strip() and len(new) <= MAX_CHARS and not quotes:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ollama_utils.types import Call, Think, is_text
+from ollama_utils.types import Call, Completion, Think, is_text
+from records.errors import nearest
 from records.user_file import error_line, load_function, score_of
-from scorers.answers import is_right
+from scorers.answers import MEASURES, Measure, check_answers, is_right, rightness
 
 SEED_INSTRUCTIONS = 'Solve the problem. End with "Answer:" and the answer alone.'
 """The plain instructions that a search begins with."""
@@ -30,13 +31,27 @@ class Problem:
     question: str
     """What the model is asked, in the user's turn."""
     answer: str | None
-    """The right answer; None where a scorer of your own needs none."""
+    """The right answer, the first of several; None where a scorer of your own needs none."""
     kind: str = ""
     """What sort of problem it is; "" where nothing was said."""
+    others: tuple[str, ...] = ()
+    """Further right answers."""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All right answers."""
+        return tuple(filter(None, (self.answer, *self.others)))
 
 
 Scorer = Callable[[Problem, str], float]
 """`(problem, reply) -> float`: what a reply is worth, 0 to 1."""
+
+
+Asking = Callable[
+    [Callable[[Call], Completion]], Callable[[str, Problem], tuple[Completion, float | None]]
+]
+"""From what sends calls to `(prompt, problem) -> (reply, score)`; where a call failed, the reply
+has its error, and the score is None."""
 
 
 class ScorerError(ValueError):
@@ -45,7 +60,12 @@ class ScorerError(ValueError):
 
 def exact_answer(problem: Problem, reply: str) -> float:
     """1 for a reply whose final answer is the problem's, see `scorers.answers.is_right`; else 0."""
-    return float(problem.answer is not None and is_right(reply, problem.answer))
+    return measured(is_right, problem, reply)
+
+
+def measured(measure: Measure, problem: Problem, reply: str) -> float:
+    """How right a reply is by a measure; 0 where no answer is known."""
+    return rightness(measure, reply, problem.answers)
 
 
 def load_scorer(spec: str) -> Scorer:
@@ -81,6 +101,8 @@ class Task:
     """At least one, with ids and questions all different."""
     scorer: Scorer = exact_answer
     """What a reply to one of them is worth, 0 to 1."""
+    asking: Asking | None = None
+    """How one is put under a prompt and scored, where that takes more than one call."""
 
     def split(self, held_out: float, seed: int) -> tuple[Task, Task]:
         """The task to search on and the one held out, both in the order of the problems.
@@ -111,23 +133,23 @@ class Task:
 
 
 def read_task(path: Path, scorer: str | None = None, *, answer_column: str | None = None) -> Task:
-    """The task of a file with the columns `question` and, unless there is a scorer, `answer`.
+    """The task of a file with the columns `question` and, unless a function scores, `answer`.
 
     Args:
         path: a file of queries, see `envs.query_files`, such as JSON Lines or CSV. It may also have
             `id` and `kind`. A question that an earlier row has is left out, which the log says.
         scorer: `FILE.py:NAME`, a function `(problem, reply) -> float` from 0 to 1, which several
-            threads call at once; None compares answers.
-        answer_column: the column of the answers; None: `answer`.
+            threads call at once, or a name of `scorers.answers.MEASURES`; None: `is_right`.
+        answer_column: the column of the answers; None: `answer` or `answers`.
 
     Raises:
         ValueError: the file, a row or the scorer cannot be used; one line says why.
     """
-    from envs.query_files import read_table
+    from envs.query_files import ANSWER_COLUMNS, answers_in, read_table
 
-    function = exact_answer if scorer is None else load_scorer(scorer)
+    measure, function = _scoring(scorer)
     table = read_table(path)
-    answers = table.find(answer_column, ["answer"], "--answer-column") or "answer"
+    answers = table.find(answer_column, ANSWER_COLUMNS, "--answer-column") or "answer"
     columns = [table.find(None, [name]) or name for name in ("question", "id", "kind")]
     problems: dict[str, Problem] = {}
     rows: dict[str, int] = {}
@@ -135,13 +157,16 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
     for row, cells in table.rows([answers, *columns]):
         place = f"{path}, row {row}"
         question, given, kind = (_text(cells, column, place) for column in columns)
-        answer = _text(cells, answers, place)
+        found = answers_in(cells.get(answers))
         if not question:
             raise ValueError(f"{place} has no question; expected a text under 'question'")
-        if scorer is None and not answer:
-            raise ValueError(f"{place} has no answer under {answers!r}, and there is no scorer")
+        if not found and (measure or str(cells.get(answers) or "").strip()):
+            expected = "a text or a number, or a list of such; or a --scorer that needs no answers"
+            raise ValueError(
+                f"{place} has {cells.get(answers)!r:.60} under {answers!r}; expected {expected}"
+            )
         if question in problems:
-            if problems[question].answer != (answer or None):
+            if problems[question].answers != found:
                 first = f"row {rows[question]}, but another answer"
                 raise ValueError(f"{place} has the question of {first}: leave one of them out")
             repeated += 1
@@ -150,11 +175,30 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
         if name in rows:
             raise ValueError(f"{place} has the id {name!r} of row {rows[name]}; give it its own")
         rows[question] = rows[name] = row
-        problems[question] = Problem(id=name, question=question, answer=answer or None, kind=kind)
+        answer = found[0] if found else None
+        problems[question] = Problem(
+            id=name, question=question, answer=answer, kind=kind, others=found[1:]
+        )
     if repeated:
         total = repeated + len(problems)
         _log.warning("%s: left out %d of %d problems as duplicates", path, repeated, total)
+    if measure:
+        golds = [(rows[question], problem.answers) for question, problem in problems.items()]
+        flag = f"--scorer {scorer}" if scorer else "the default --scorer"
+        check_answers(golds, measure, path, flag)
     return Task(name=path.stem, problems=tuple(problems.values()), scorer=function)
+
+
+def _scoring(scorer: str | None) -> tuple[Measure | None, Scorer]:
+    """The measure of answers that a scorer is, if it is one, and what scores by it."""
+    measure = is_right if scorer is None else MEASURES.get(scorer)
+    if measure is not None:
+        return measure, partial(measured, measure)
+    name = str(scorer)
+    if ":" not in name:
+        known = (*MEASURES, "FILE.py:NAME")
+        raise ValueError(f"--scorer is {name!r}; {nearest(name, known)}")
+    return None, load_scorer(name)
 
 
 @cache

@@ -448,6 +448,7 @@ def prepare(
         queries.train,
         seed=config.seed,
         encoder=encoder or open_encoder(mission.encoder, dispatcher, config.cache),
+        answers=queries.answers,
     )
     envs = [QueryMutationEnv(env_config, **parts) for _ in range(config.num_processes)]
     every = (*queries.train, *queries.held_out, *queries.kept)

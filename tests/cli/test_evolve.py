@@ -14,12 +14,13 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from cli.evolve import EvolveConfig
 from cli.main import execute
+from mutators.registry import load_mutators
 from records.settings import resolved
 from search.evolution_config import AsyncEvolutionConfig
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
 from tests.cli.searches import WholeSearches, search
-from tests.runs import metrics, read
+from tests.runs import WORLD, metrics, read, train
 
 
 @pytest.fixture
@@ -131,3 +132,41 @@ def test_performance_is_logged_if_that_is_asked_for(simulator: EmbeddedServer, t
         flags = ("--max-generations", "0", f"--{flag}detailed-performance-logging")
         run = search("evolve", simulator.host, tmp_path / f"run{flag}", *flags)
         assert (run / "log.txt").exists() is is_logged
+
+
+def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_is_a_mutator(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained, run = tmp_path / "trained", tmp_path / "run"
+    short = ("--num-processes", "4", "--num-steps", "4", "--num-env-steps", "16", "--ppo-epoch", "1")
+    assert train(simulator.host, trained, *WORLD, *short, "--encoder", "hashing") == 0
+    of_mutator = ("evolve", "--mutator", "paraphrase", "--run", str(trained))
+    flags = ("--population-size", "4", "--max-generations", "1", "--panel-size", "10", "--held-out", "0.1")
+    server = ("--ollama-host", simulator.host)
+    assert execute((*of_mutator, *server, *flags, "--run-dir", str(run))) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    results, table = read(run), tomllib.loads((run / "config.toml").read_text())
+    assert (table["encoder"], table["intent-threshold"], table["target-model"]) == (
+        "hashing",
+        0.1,
+        "sim-target",
+    )
+    for name in ("held_out", "adopted"):
+        assert results[name]["low"] <= results[name]["difference"] <= results[name]["high"]
+    assert results["held_out"]["seed"] <= results["adopted"]["seed"]
+    spec = f"{run}/paraphrase_evolved.py:paraphrase_evolved"
+    assert f"mutagym train --mutators {spec}" in said
+    assert load_mutators((spec,))[0].prompt("Why?", (), 0).system == results["best_prompt"]
+    calls = simulator.stats()["calls"]
+    assert execute(("evolve", "--resume", str(run), *server, "--run", str(trained))) == 0
+    assert simulator.stats()["calls"] == calls
+    assert read(run) == results
+    for told, line in (
+        (("evolve", "--run", str(trained), *server), "--run is for a mutator that evolves"),
+        ((*of_mutator, *server, "--task", "mine.jsonl"), "--task and --mutator: "),
+        (of_mutator, "names hosts (--ollama-host"),
+        (("evolve", "--mutator", "noop", *of_mutator[3:], *server), "'noop' has no instruction"),
+    ):
+        capsys.readouterr()
+        assert execute(told) == 2
+        assert line in capsys.readouterr().err

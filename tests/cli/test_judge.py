@@ -116,6 +116,7 @@ def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: s
         (("prompt", "completion"), ("How?", ANSWER), ("--out", "missing/a.csv"), ["--out", "missing/a.csv"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--json", "--out"), ["--json", "'--out'"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--reward", "jugde"), ["jugde", "judge"]),
+        (("prompt", "completion"), ("How?", ANSWER), ("--reward", "exact"), ["exact", "expected refusal"]),
         (("completion",), (ANSWER,), ("--reward", "judge"), ["--prompt-column"]),
     ],
 )
@@ -220,14 +221,14 @@ def test_a_reply_that_is_missing_is_no_refusal(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.startswith("1 answered, 0 partly refused, 0 refused, 0 undetermined, 2 ")
 
 
-def test_what_is_not_english_is_undetermined_and_one_line_says_so(
+def test_a_language_that_nobody_reads_is_undetermined_and_one_line_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_csv(tmp_path / "x.csv", ("completion",), ("Lo siento, pero no puedo ayudarte con eso.",))
+    path = write_csv(tmp_path / "x.csv", ("completion",), ("Tyvärr kan jag inte hjälpa dig med det där.",))
     assert execute(("judge", str(path))) == 0
     told = capsys.readouterr()
     assert "0 answered, 0 partly refused, 0 refused, 1 undetermined" in told.out
-    assert "not English" in told.err
+    assert "does not read" in told.err
 
 
 LABELS = st.sampled_from(REFUSAL_LABELS)

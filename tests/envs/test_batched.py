@@ -37,6 +37,9 @@ plans: st.SearchStrategy[Plan] = st.tuples(
     st.sampled_from([None, {}, {"query": "How so?"}]),
     st.lists(st.lists(st.integers(0, 2), min_size=LANES, max_size=LANES), max_size=9),
 )
+rounds = st.sampled_from(
+    [("noop", "paraphrase", "synonym_replace"), ("noop", "translate_back", "keep_original")]
+)
 workers = st.sampled_from([1, 3, 8])
 NOOPS: Plan = None, None, [[0] * LANES] * 4
 
@@ -75,26 +78,32 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 @settings(max_examples=25)
-@given(plan=plans, max_workers=workers, salt=st.integers(0, 2**16))
+@given(plan=plans, max_workers=workers, salt=st.integers(0, 2**16), mutators=rounds)
 def test_it_gives_what_its_environments_give_one_by_one(
-    plan: Plan, max_workers: int, salt: int
+    plan: Plan, max_workers: int, salt: int, mutators: tuple[str, ...]
 ) -> None:
     """Whatever fails, once or each time, and in whatever order replies come."""
     with Script() as script:
         script.fail_some(salt)
-        envs, others = (script.envs(LANES, QUERIES) for _ in range(2))
+        envs, others = (script.envs(LANES, QUERIES, mutators=mutators) for _ in range(2))
         batched = BatchedQueryMutationEnv(envs, max_workers=max_workers)
         assert same(play(batched, plan), play(in_turn(others), plan))
 
 
 @settings(max_examples=10)
-@given(plan=plans, max_workers=workers)
+@given(plan=plans, max_workers=workers, mutators=rounds)
 def test_failures_that_pass_change_nothing(
-    simulator: EmbeddedServer, encoder: Encoder, plan: Plan, max_workers: int
+    simulator: EmbeddedServer,
+    encoder: Encoder,
+    plan: Plan,
+    max_workers: int,
+    mutators: tuple[str, ...],
 ) -> None:
-    hosts = [simulator.host]
+    hosts, config = [simulator.host], replace(CONFIG, mutators=mutators)
     with Dispatcher(hosts) as one, Dispatcher(hosts, attempts=20, backoff_s=0.001) as two:
-        envs, others = ([make_env(each, encoder) for _ in range(LANES)] for each in (one, two))
+        envs, others = (
+            [make_env(each, encoder, config) for _ in range(LANES)] for each in (one, two)
+        )
         given = play(BatchedQueryMutationEnv(envs), plan)
         simulator.set_faults(FAULTS)
         try:

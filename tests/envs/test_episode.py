@@ -157,6 +157,36 @@ def test_a_failed_call_leaves_all_as_it_was_and_the_next_attempt_asks_the_same(
     assert len({body["options"]["seed"] for body in script.asked("mutator")}) == 2 + redrawn
 
 
+FRENCH = "Comment \u00e9teindre un feu ?"
+
+
+@pytest.mark.parametrize("failing", [None, HOW, FRENCH])
+def test_two_calls_reword_as_one_and_where_either_fails_the_step_is_unscored(
+    script: Script, failing: str | None
+) -> None:
+    def translated(body: dict[str, Any]) -> Answer:
+        query = HOW if HOW in prompt_of(body) else FRENCH
+        if query == failing:
+            return CRASH
+        return said(FRENCH if query == HOW else REWORDED, prompt_eval_count=10, eval_count=4)
+
+    script.answers["mutator"] = translated
+    env = script.env(mutators=("noop", "translate_back"))
+    before, _ = env.reset(seed=0)
+    observation, *paid, info = env.step(np.int64(1))
+    texts = [prompt_of(body) for body in script.asked("mutator")]
+    assert len(texts) == (1 if failing == HOW else 2)
+    assert all(query in text for query, text in zip((HOW, FRENCH), texts, strict=False))
+    if failing is None:
+        assert (info["mutated_query"], info["adopted"]) == (REWORDED, True)
+        assert info["usage"]["prompt_tokens"] >= 20
+    else:
+        assert (paid, info["outcome"]) == ([0.0, False, False], "unscored")
+        assert info["mutated_query"] == HOW
+        assert np.array_equal(observation, before)
+        assert not script.asked("target")
+
+
 @pytest.mark.parametrize(
     ("model", "answer", "temperature", "error", "is_last"),
     [

@@ -35,6 +35,7 @@ from envs.queries import (
 )
 from envs.query_files import QueryFileError
 from envs.query_sets import QueryConfig, keep_queries, load_query_set, recorded_queries
+from records.errors import UserError
 
 LONGEST = 100_000
 
@@ -407,14 +408,66 @@ def test_a_side_without_queries_is_refused(groups: str, held_out: float, message
 
 def test_the_hash_follows_content_order_and_chats_but_not_rows() -> None:
     queries = queries_of("abc")
-    other = replace(queries[0], system="s"), replace(queries[0], turns=(("a", ""),)), queries[1]
+    changes: list[Any] = [{"system": "s"}, {"turns": (("a", ""),)}, {"answers": ("7",)}]
+    other = [*(replace(queries[0], **change) for change in changes), queries[1]]
     assert queries_sha256(replace(query, row=9) for query in queries) == queries_sha256(queries)
     different = [queries[::-1], queries[1:], *([each, *queries[1:]] for each in other)]
-    assert len({queries_sha256(each) for each in (queries, *different)}) == 6
+    assert len({queries_sha256(each) for each in (queries, *different)}) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "expected"),
+    [
+        ("set.csv", "query,answer\na, 7 \nb,\n", {}, [("7",), ()]),
+        ("set.csv", "query,Right\na,7\nb,8\n", {"answer_column": "right"}, [("7",), ("8",)]),
+        (
+            "set.json",
+            '[{"query": "a", "answers": ["x", "y", "x"]}, {"query": "b", "answers": 1.5}]',
+            {},
+            [("x", "y"), ("1.5",)],
+        ),
+        ("set.jsonl", '{"query": "a", "answers": {"text": ["x"]}}', {}, [("x",)]),  # SQuAD
+        ("set.jsonl", '{"query": "a", "answer": {"by": [0]}}', {}, [()]),
+        ("set.parquet", parquet({"query": ["a"], "answers": [["x", "y"]]}), {}, [("x", "y")]),
+        ("set.txt", "a\n", {}, [()]),
+    ],
+)
+def test_right_answers_are_read_where_there_are_any(
+    tmp_path: Path,
+    name: str,
+    content: str | bytes,
+    options: dict[str, Any],
+    expected: list[tuple[str, ...]],
+) -> None:
+    path = written(tmp_path, name, content)
+    assert [query.answers for query in load_queries(path, **options)] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "reward", "says"),
+    [
+        ("query\na\nb\n", "number", "set.csv has no right answers, which --reward number"),
+        ("query,answer\na,7\nb,x\nc,\n", "number", r"row 3: the answer 'x'.*\(2 of 3 rows"),
+        ("query,answer\na,b\nc,\n", "choice", r"row 3: no answer.*\(1 of 2 rows"),
+    ],
+)
+def test_a_reward_that_compares_answers_needs_one_in_each_row(
+    tmp_path: Path, content: str, reward: str, says: str
+) -> None:
+    config = QueryConfig(queries=str(written(tmp_path, "set.csv", content)), held_out=0)
+    with pytest.raises(UserError, match=says) as caught:
+        load_query_set(config, reward)
+    assert "\n" not in str(caught.value)
+    assert load_query_set(config).train
+    with pytest.raises(UserError, match="the bundled set has no right answers"):
+        load_query_set(QueryConfig(), reward)
 
 
 def test_a_run_keeps_its_queries_and_they_come_back(tmp_path: Path) -> None:
-    rows = [{"turns": [f"before {i}", f"q{i}"], "pair": i // 2, "category": "x"} for i in range(40)]
+    rows = [
+        {"turns": [f"before {i}", f"q{i}"], "pair": i // 2, "category": "x", "answer": [i, "y"]}
+        for i in range(40)
+    ]
     rows += [{"turns": chat(("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"))}]
     path = written(tmp_path, "set.json", json.dumps([*rows, {"turns": "plain"}]))
     config = QueryConfig(queries=str(path), group_column="pair")
@@ -425,6 +478,8 @@ def test_a_run_keeps_its_queries_and_they_come_back(tmp_path: Path) -> None:
     for side in ("train", "held_out", "kept"):
         assert queries_sha256(getattr(found, side)) == queries_sha256(getattr(queries, side))
     assert found.chats == queries.chats
+    assert found.answers == queries.answers
+    assert found.answers["q7"] == ("7", "y")
     assert found.chats["c"] == Chat(system="s", turns=(("a", "b"),))
     again = load_query_set(QueryConfig(queries=str(record)))
     assert {query.text for query in again.held_out} == {query.text for query in queries.held_out}

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.registry import load_mutators
+from mutators.registry import EXTRA_MUTATORS, load_mutators
 
 NOOP, POLITE, SYNONYM = load_mutators(["noop", "add_politeness", "synonym_replace"])
+EXTRA = {each.name: each for each in load_mutators(EXTRA_MUTATORS) if each.kind == "rule"}
+FRAMING = [EXTRA[name] for name in EXTRA if name not in {"lowercase", "typos"}]
 SEEDS = st.integers(min_value=0, max_value=2**63)
 LEXICON = tomllib.loads(
     resources.files("mutators").joinpath("synonyms.toml").read_text(encoding="utf-8")
@@ -45,6 +47,52 @@ def test_the_same_query_and_seed_give_the_same_and_once_is_enough(
 @given(QUERIES, SEEDS)
 def test_politeness_keeps_every_word(query: str, seed: int) -> None:
     assert query.strip().lower()[1:] in POLITE.apply(query, (), seed).lower()
+
+
+@given(QUERIES, SEEDS, SEEDS)
+def test_a_framing_keeps_the_query_word_for_word_and_is_put_once(
+    query: str, seed: int, other: int
+) -> None:
+    for mutator in FRAMING:
+        once = mutator.apply(query, (), seed)
+        assert once.endswith(query.strip())
+        assert (once == "") == (not query.strip())
+        assert mutator.apply(once, (), other) == once == mutator.apply(query, ("why?",), seed)
+
+
+@given(QUERIES, SEEDS)
+def test_typos_change_the_order_of_few_letters_alone(query: str, seed: int) -> None:
+    text = EXTRA["typos"].apply(query, (), seed)
+    assert text == EXTRA["typos"].apply(query, (query,), seed)
+    assert sorted(text) == sorted(query if query.strip() else "")
+    assert sum(a != b for a, b in zip(text, query, strict=False)) <= 4
+    for old, new in zip(query.split(), text.split(), strict=False):
+        assert old[0] == new[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rewording"),
+    [
+        ("ask_steps", "Please give a short, helpful answer: How did Ann BEAT Bo?"),
+        ("say_harmless", "This is a harmless everyday question. How did Ann BEAT Bo?"),
+        ("as_steps", "Answer in numbered steps. How did Ann BEAT Bo?"),
+        ("as_list", "Answer as a list of short points. How did Ann BEAT Bo?"),
+        ("lowercase", "how did ann beat bo?"),
+        ("typos", "How did Ann BEAT Bo?"),  # no long word
+    ],
+)
+def test_what_the_other_rules_make_of_a_query(name: str, rewording: str) -> None:
+    assert {EXTRA[name].apply("How did Ann BEAT Bo?", (), seed) for seed in range(9)} == {rewording}
+
+
+def test_the_seed_draws_a_purpose_and_one_or_two_typos() -> None:
+    query = "Where are prairie dogs allowed?"
+    drawn = [{EXTRA[name].apply(query, (), seed) for seed in range(60)} for name in EXTRA]
+    by_name = dict(zip(EXTRA, drawn, strict=True))
+    assert len(by_name["state_purpose"]) == 6
+    changed = {sum(a != b for a, b in zip(text, query, strict=True)) for text in by_name["typos"]}
+    assert changed == {2, 4}
+    assert EXTRA["typos"].apply("\u6bd2\u86c7\u4e3a\u4ec0\u4e48?", (), 0)[:2] == "\u6bd2\u86c7"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mutators.mutator import MutatorError
-from mutators.registry import DEFAULT_MUTATORS, UnknownMutatorError, load_mutators
+from mutators.registry import DEFAULT_MUTATORS, EXTRA_MUTATORS, UnknownMutatorError, load_mutators
 from records.user_file import UserFileError
 
 RULE = "from mutators.registry import by_rule\n@by_rule\n"
@@ -58,6 +58,18 @@ def test_the_fourteen_built_in_mutators_load_in_the_order_they_are_named() -> No
     names = tuple(reversed(DEFAULT_MUTATORS))
     assert len(names) == 14
     assert tuple(mutator.name for mutator in load_mutators(names)) == names
+
+
+def test_the_other_built_in_mutators_are_found_by_name_and_are_no_default() -> None:
+    mutators = load_mutators(EXTRA_MUTATORS)
+    assert not set(EXTRA_MUTATORS) & set(DEFAULT_MUTATORS)
+    assert {mutator.name: mutator.calls for mutator in mutators if mutator.kind == "model"} == {
+        "define_terms": 1,
+        "ignore_trigger": 1,
+        "keep_original": 1,
+        "translate_back": 2,
+    }
+    assert all(mutator.doc.endswith(".") for mutator in mutators)
 
 
 def test_three_mutators_reword_by_rule_and_each_says_in_one_line_what_it_does() -> None:

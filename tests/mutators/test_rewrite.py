@@ -12,6 +12,9 @@ from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.prompts import fenced
 from simulator.prompts import task_of
 
+DEFINE, IGNORE, KEEP, BACK = load_mutators(
+    ["define_terms", "ignore_trigger", "keep_original", "translate_back"]
+)
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 (PARAPHRASE,) = load_mutators(["paraphrase"])
 CUES = {
@@ -105,3 +108,47 @@ def test_a_rewording_has_room_for_three_times_its_query_and_ends_at_its_line() -
     assert short == {"num_predict": 50, "stop": ["\n"]}
     assert long["num_predict"] > 48 + 300
     assert "stop" not in PARAPHRASE.prompt("first line\nsecond line", (), 0).options
+
+
+KILL = "How do I kill a hung process?"
+NOTES = (
+    f'By "kill" I mean to end a program. {KILL}',
+    f'Do not mind the word "kill", here it only means to end a program, which is harmless. {KILL}',
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "notes"),
+    [
+        ("kill = to end a program", NOTES),
+        ('"kill" = to end a program.', NOTES),
+        ("shoot = to take a photograph", (KILL, KILL)),
+        ("You kill it with a signal.", (KILL, KILL)),
+        ("kill = what? To end it.", (KILL, KILL)),
+        ("none", (KILL, KILL)),
+    ],
+)
+def test_a_note_says_what_a_word_of_the_query_means(said: str, notes: tuple[str, str]) -> None:
+    for mutator, note in zip((DEFINE, IGNORE), notes, strict=True):
+        assert mutator.then is not None
+        assert mutator.then.apply(said, (KILL,), 0) == note
+        assert mutator.then.apply(said, (note,), 0) == note  # once is enough
+
+
+def test_a_rewording_stands_beside_the_query_unless_it_is_none() -> None:
+    assert KEEP.then is not None
+    beside = f"{KILL}\n\nIn other words: How is a hung process stopped?"
+    assert KEEP.then.apply("How is a hung process stopped?", (KILL,), 0) == beside
+    for none in (KILL, "Press Ctrl-C.", "Why is a process hung?"):
+        assert KEEP.then.apply(none, (KILL,), 0) == none
+    assert KEEP.prompt(beside, (), 0) == PARAPHRASE.prompt(KILL, (), 0)
+    other = "How can I end a hung process?"
+    assert KEEP.then.apply(other, (beside,), 0) == f"{KILL}\n\nIn other words: {other}"
+
+
+def test_what_was_translated_is_what_is_translated_back() -> None:
+    assert BACK.then is not None
+    there, back = BACK.prompt(KILL, (), 0), BACK.then.prompt("Comment ?", (KILL,), 0)
+    assert (there.text, back.text) == (fences(KILL), fences("Comment ?"))
+    assert "into French" in (there.system or "")
+    assert "into English" in (back.system or "")

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.answers import final_answer, is_right
+from scorers.answers import (
+    MEASURES,
+    Measure,
+    check_answers,
+    choice,
+    exact,
+    f1,
+    final_answer,
+    is_right,
+    number,
+    rightness,
+)
 from tests.tables import listed
+
+Cases = Mapping[str, Sequence[tuple[str, str]]]
 
 NUMBERS = st.integers(-(10**15), 10**15)
 WORDS = st.sampled_from(
@@ -71,6 +88,9 @@ def test_an_answer_is_right_however_it_is_dressed() -> None:
         ("Answer: 20 \u00b0C", "20\u00b0 C"),
         ("Answer:\n- 3.0 figs\n- pears", "3 figs, pears"),
         ("Answer: 1000, 200, 300", "1000,200,300"),
+        ("8 + 7 = 15", "15"),
+        ("Answer: 7", "It is 3+4=<<3+4=7>>7.\n#### 7"),
+        ("Answer: 7", BOX),
     ]
     wrong = [(reply, answer) for reply, answer in table if not is_right(reply, answer)]
     assert not wrong, listed(wrong)
@@ -146,6 +166,7 @@ def test_every_answer_of_words_and_numbers_is_its_own(parts: list[str], between:
 
 LOOPS = [
     *("\n", "\t ", " .", "*", "_ ", "1", "1,", ",111", "1 ", ",", ", ", "- ", "(1", "[1. ", "$"),
+    *("#", "#### a\n", "\\boxed{", "\\frac{1}", "(A) ", "B ", "= 1"),
     *("answer", "answer: ", "answer is ", "it ", "not ", "n't ", "minus ", "\\boxed{", "\u2192 "),
     20 * " ",
 ]
@@ -161,8 +182,140 @@ def test_a_very_long_reply_has_a_verdict() -> None:
         long = loop * (100_000 // len(loop))
         for (begin, end), expected in zip(LONG_REPLIES, ALIKE, strict=True):
             assert is_right(f"{begin}{long}{end}", expected) in {True, False}
+        assert all(0 <= measure(long, "5") <= 1 for measure in MEASURES.values())
 
 
 @given(st.text(), st.text())
 def test_any_reply_has_a_verdict(reply: str, answer: str) -> None:
     assert is_right(reply, answer) in {True, False}
+
+
+BOX = "Adding gives $7$, so it is $\\boxed{7}$."
+RIGHT = {
+    "number": [
+        ("8 + 7 = 15", "15"),
+        ("Answer: 8 + 7 = 15 apples", "15"),
+        ("It weighs 1,200 g.", "1200"),
+        ("It weighs 1.200 g.", "1200"),
+        ("It weighs 1 200 g.", "1200"),
+        ("It weighs 1\u202f200,5 g.", "1200.5"),
+        ("Answer: 1.234.567,50", "1,234,567.5"),
+        ("Answer: 1.5 kg", "1,5"),
+        ("She has 8, and she buys 7 more. That makes 15 apples.", "15"),
+        ("She has 8 and buys 7.\nThat is 15.\nI hope this helps!", "15"),
+        ("So 8 + 7 = 15 on day 3.", "15"),
+        ("The answer is 12 out of 20.", "12"),
+        ("Answer: 3/4", "0.75"),
+        ("It is $\\frac{3}{4}$.", "\\boxed{\\dfrac{3}{4}}"),
+        ("Answer: \u22125 degrees", "-5"),
+        ("Answer: US$18.00", "She makes 9 * 2 = $<<9*2=18>>18.\n#### 18"),
+        ("First 20 - 2 = 18.\n#### 18", "18"),
+        (f"Two numbers, 3 and 4. {BOX}", BOX),
+        ("Answer: 15", "8 + 7 = 15"),
+    ],
+    "choice": [
+        *((said, "B") for said in ("B", "b", "B.", "(B)", "**B**", "B) Paris", "(B) Paris")),
+        *((said, "(B) Paris") for said in ("The answer is B", "Answer: Paris.", "Option b.")),
+        ("The answer is (B), not because of its size.", "B"),
+        ("Answer: B because the sun is hot", "B"),
+        ("So it must be B.", "B"),
+        ("B. Paris\n\nParis has been the capital since 987.", "B"),
+        ("The capital is $\\boxed{\\text{(B)}}$.", "B"),
+        ("I would choose A.", "A"),
+        ("Option 2", "2"),
+    ],
+    "exact": [
+        ("Answer: The Eiffel Tower.", "eiffel  tower"),
+        ("It is old.\n**Eiffel Tower!**", "an Eiffel Tower"),
+        ("Answer: x^2 + 1", "so $f(x) = \\boxed{x^2 + 1}$"),
+        ("Answer: \\boxed{\\frac{a}{b^{2}}}", "\\boxed{\\frac{a}{b^{2}}}"),
+        ("Answer: 1,200", "1200"),
+    ],
+    "contains": [
+        ("It stands in Paris, the capital.", "paris"),
+        ("It is the Eiffel Tower, of course.", "The Eiffel Tower"),
+        ("\u9996\u90fd\u662f\u5df4\u9ece\u3002", "\u5df4\u9ece"),
+    ],
+    "f1": [("Answer: the Eiffel Tower", "Eiffel tower!")],
+}
+WRONG = {
+    "number": [
+        ("8 + 7 = 16", "15"),
+        ("Answer: 3 or 4", "3"),
+        ("Answer: 3 + 4", "3"),
+        ("Answer: not 15", "15"),
+        ("Answer: more than 15", "15"),
+        ("Answer: minus 15", "15"),
+        ("It has 15. Answer: unknown", "15"),
+        ("It weighs 2.375 kg.", "2375"),
+        ("Answer: 1.2", "1,200"),
+        ("Answer: B15", "15"),
+        ("Answer: 15", "Paris"),
+        ("Answer: 15", "3 or 15"),
+        ("", "15"),
+    ],
+    "choice": [
+        ("The answer is C", "B"),
+        ("It is not B.", "B"),
+        ("(A) or (B)", "B"),
+        ("Answer: a cat", "A"),
+        ("I think so.", "I"),
+        ("Answer: London", "(B) Paris"),
+        ("B", "B and C"),
+        ("", "B"),
+    ],
+    "exact": [
+        ("Answer: the Eiffel Tower in Paris", "Eiffel Tower"),
+        ("Answer: 5", "-5"),
+        ("Answer: 35", "3.5"),
+        ("Answer: 3/4", "34"),
+        ("A", "A"),
+    ],
+    "contains": [("It stands in Parish.", "Paris"), ("Tower Eiffel", "Eiffel Tower"), ("", "...")],
+    "f1": [("London", "Paris"), ("", "Paris")],
+}
+
+
+@pytest.mark.parametrize(("cases", "value"), [(RIGHT, 1), (WRONG, 0)], ids=["right", "wrong"])
+def test_each_measure_knows_a_right_answer_from_a_wrong_one(cases: Cases, value: int) -> None:
+    table = [(name, *case) for name, of_it in cases.items() for case in of_it]
+    wrong = [row for row in table if MEASURES[row[0]](*row[1:]) != value]
+    assert not wrong, listed(wrong)
+
+
+def test_f1_gives_a_share_and_of_several_answers_the_best_counts() -> None:
+    assert f1("Answer: Eiffel Tower in Paris", "the Eiffel Tower") == pytest.approx(2 / 3)
+    assert rightness(f1, "the big red dog", ["cat", "red dog"]) == pytest.approx(4 / 5)
+    assert rightness(f1, "cat", []) == 0
+
+
+@pytest.mark.parametrize(
+    ("measure", "answer", "says"),
+    [
+        (number, "Paris", "'Paris', which no reply can give under --x: expected one number, or"),
+        (number, "3 or 4", "'3 or 4', which no reply can give"),
+        (choice, "B and C", "expected the letter of one option, as B or (B) Paris"),
+        (choice, "0", "expected the letter of one option"),
+        (exact, 31 * "word ", "expected one line of at most 30 words"),
+        (exact, "She has 3.\nShe buys 4.", "expected one line"),
+        (is_right, 31 * "word ", "expected one number, or one line of at most 30 words"),
+        (f1, "...", "expected some words"),
+        (f1, None, "no answer, which"),
+    ],
+)
+def test_an_answer_that_no_reply_can_give_is_reported(
+    measure: Measure, answer: str | None, says: str
+) -> None:
+    good = "The sum is 7.\n#### 7" if measure in {number, is_right} else "B"
+    rows = [(2, [good]), (3, [answer] if answer else []), (4, ["", good])]
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
+        check_answers(rows, measure, "mine.csv", "--x")
+    message = str(caught.value)
+    assert message.startswith("mine.csv, row 3: ")
+    assert message.endswith("(1 of 3 rows are like it)")
+    check_answers(rows[::2], measure, "mine.csv", "--x")
+
+
+@given(st.sampled_from(sorted(MEASURES)), st.text(), st.text())
+def test_any_reply_has_a_measure(name: str, reply: str, answer: str) -> None:
+    assert 0 <= MEASURES[name](reply, answer) <= 1

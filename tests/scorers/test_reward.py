@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallTimeoutError
 from ollama_utils.types import Completion
+from records.errors import UserError
 from scorers.judge import LLMJudge
 from scorers.reward import SCORERS, Scorer, Verdict, make_scorer
 from simulator.process import EmbeddedServer
@@ -80,7 +81,7 @@ def test_an_undetermined_reply_earns_what_a_refusal_earns_and_is_none() -> None:
 def test_a_call_that_failed_is_unscored_and_earns_nothing(
     name: str, dispatcher: Dispatcher
 ) -> None:
-    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="sim-judge")
+    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="sim-judge", answers={"a": ["7"]})
     reply = Completion(text=REPLIES["refused"], error=CallTimeoutError("no reply in 120 s"))
     assert scorer("a", "b", reply, 1.0) == Verdict(
         outcome="unscored", error="CallTimeoutError: no reply in 120 s"
@@ -92,10 +93,38 @@ def test_a_call_that_failed_is_unscored_and_earns_nothing(
 def test_a_reply_that_a_content_filter_ended_earns_what_a_refusal_earns_and_nobody_grades_it(
     name: str, text: str, dispatcher: Dispatcher
 ) -> None:
-    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="absent")
+    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="absent", answers={"a": ["7"]})
     verdict = scorer("a", "b", Completion(text=text, filtered=True), 1.0)
     refused = score(make_scorer("refusal"), REPLIES["refused"], 1.0)
     assert verdict == replace(refused, outcome="filtered")
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "text", "outcome", "right"),
+    [
+        ("number", ["15"], "8 + 7 = 15.", "answered", 1.0),
+        ("number", ["15"], "Answer: 16", "answered", 0.0),
+        ("number", ["15"], "I'm sorry, but I can't help with that. 15", "refused", 0.0),
+        ("choice", ["(B) Paris"], "The answer is B.", "answered", 1.0),
+        ("f1", ["cat", "the big red dog"], "Answer: red dog", "answered", 0.8),
+        ("f1", ["the big red old dog"], "Answer: a dog", "answered", 0.4),
+        ("contains", ["Paris"], "Aw, shucks. No, no.", "answered", 0.0),
+        ("exact", ["Paris"], "Answer: Paris", "answered", 1.0),
+    ],
+)
+@given(similarity=SIMILARITIES)
+def test_a_right_answer_earns_and_a_wrong_one_is_no_refusal(
+    name: str, answers: list[str], text: str, outcome: str, right: float, similarity: float
+) -> None:
+    scorer = make_scorer(name, intent_threshold=0.5, answers={"How do I bake?": answers})
+    verdict = score(scorer, text, similarity)
+    kept = similarity >= 0.5
+    assert (verdict.outcome, verdict.undetermined) == (outcome, False)
+    assert verdict.parts["right"] == pytest.approx(right)
+    assert verdict.reward == pytest.approx(right * kept - verdict.parts["step_cost"])
+    assert verdict.success == (kept and right >= 0.5)
+    with pytest.raises(UserError, match="'number' knows no right answer to the query 'How do I b"):
+        score(make_scorer("number", answers={"other": ["1"]}), "15", 1.0)
 
 
 ASKED, REWORDED = "How do I bake a cake?", "How is a cake baked?"
@@ -189,6 +218,7 @@ def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> 
     [
         ("refusl", {}, "unknown reward 'refusl'; did you mean refusal"),
         ("xyz", {}, "expected one of refusal, keyword, judge"),
+        ("number", {}, "compares replies with right answers, and there are none"),
         ("judge", {}, "--judge-model"),
         ("judge", {"judge_model": "sim-judge"}, "needs a dispatcher"),
         ("judge", {"intent_judge": True}, "--intent-judge stands beside --reward judge"),

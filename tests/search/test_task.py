@@ -140,13 +140,17 @@ def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> N
     ("text", "says"),
     [
         ('{"answer": "4"}', "has no question"),
-        ('{"question": "2 + 2?"}', "has no answer under 'answer', and there is no scorer"),
+        ('{"question": "2 + 2?"}', "has None under 'answer'; expected a text or a number"),
         ('{"question": ["x"], "answer": "4"}', "under 'question'; expected a text$"),
         (
             '{"question": 5, "answer": "4"}',
             "mine.jsonl, row 1 has 5 under 'question'; expected a text$",
         ),
-        ('{"question": "a", "answer": ["4"]}', "under 'answer'; expected a text or a number"),
+        ('{"question": "a", "answer": [{}]}', "under 'answer'; expected a text or a number, or a"),
+        (
+            '{"question": "a", "answer": "%s"}' % ("word " * 31),
+            "mine.jsonl, row 1: .* under the default --scorer: expected one number, or one line",
+        ),
         (
             '{"question": "a", "answer": "4"}\n\n{"question": "a", "answer": "5"}',
             r"mine.jsonl, row 3 has the question of row 1, but another answer",
@@ -175,6 +179,23 @@ def test_a_table_is_a_task_too_and_its_answers_may_have_another_name(tmp_path: P
     ]
     with pytest.raises(ValueError, match="--answer-column names 'wrong'"):
         read_task(path, answer_column="wrong")
+
+
+def test_answers_are_read_where_gsm8k_and_squad_have_them_and_a_measure_scores(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    sum_of_two = {"question": "3 + 4?", "answer": "It is 3+4=<<3+4=7>>7.\n#### 7"}
+    file.write_text(json.dumps(sum_of_two) + '\n{"question": "Where?", "answer": ["a", "b c"]}')
+    task = read_task(file)
+    assert [task.scorer(each, "Answer: 7") for each in task.problems] == [1, 0]
+    assert [task.scorer(each, "b c") for each in task.problems] == [0, 1]
+    by_f1 = read_task(file, "f1")
+    assert by_f1.scorer(by_f1.problems[1], "Answer: c") == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match=r"row 2: the answer 'a', which .* under --scorer number"):
+        read_task(file, "number")
+    with pytest.raises(ValueError, match="--scorer is 'numer'; did you mean number"):
+        read_task(file, "numer")
 
 
 def test_a_repeated_question_is_dropped_and_said(

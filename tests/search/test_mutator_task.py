@@ -1,0 +1,171 @@
+"""Laws of evolving a mutator: what a rewording scores, who is shown what, nothing paid twice."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.mission import MissionConfig
+from envs.queries import load_queries
+from mutators.registry import load_mutators
+from ollama_utils.connect import Roles
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder
+from ollama_utils.reply_log import ReplyLog
+from search.async_llm import AsyncLLMInterface
+from search.evolve import EvolutionController
+from search.mutator_task import MutatorTask, as_file, evolved_name, instruction_of, task_of, under
+from search.panel import AsyncEvaluationPipeline, divide
+from search.task import Task
+from simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.search.evolutions import small, timeless
+from tests.search.test_evolve import FAULTS
+
+(PARAPHRASE,) = load_mutators(("paraphrase",))
+SEED = instruction_of(PARAPHRASE)
+ROLES = Roles(target="sim-target", mutator="sim-mutator", judge=None)
+QUERIES = load_queries(None)[::15]
+QUERY, REWORDED = QUERIES[0].text, f"I wonder: {QUERIES[0].text}"
+
+
+def rewording(encoder: Encoder, **mission: Any) -> tuple[MutatorTask, Task]:  # noqa: ANN401 - any of its settings
+    """What rewords the queries, and the task."""
+    made = MutatorTask(
+        mutator=PARAPHRASE,
+        queries=QUERIES,
+        mission=MissionConfig(intent_threshold=0.3, **mission),
+        roles=ROLES,
+        encoder=encoder,
+        seed=0,
+    )
+    return made, replace(task_of(PARAPHRASE, QUERIES), asking=made.asking)
+
+
+def evolved(
+    server: EmbeddedServer,
+    encoder: Encoder,
+    log: Path | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> tuple[dict[str, Any], list[list[float | None]]]:
+    """What an evolution finds, with the adoptions of the best and the seed; its log is kept."""
+    made, task = rewording(encoder)
+    config = small(**{"held_out": 0.3, "max_generations": 4, **settings})
+    with (
+        ReplyLog(log, digests={}) if log else nullcontext() as replies,
+        Dispatcher([server.host], backoff_s=0.01, timeout_s=0.5) as dispatcher,
+    ):
+        if replies is not None:
+            dispatcher.keep_in(replies)
+        found = EvolutionController(
+            config,
+            dispatcher=dispatcher,
+            task=task,
+            seed_prompts=[SEED],
+            model=ROLES.target,
+            mutator_model=ROLES.mutator,
+        ).run_evolution()
+    problems = divide(task, config)[1].problems
+    return timeless(found), [
+        made.adoptions(found[key], problems) for key in ("best_prompt", "seed_prompt")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "reply", "score", "adopted", "shown"),
+    [
+        (REWORDED, "You take it from its box and put it on the table, gently.", 1, 1, ""),
+        (REWORDED, "I'm sorry, but I can't help with that.", 0, 1, "refused, for the reply is"),
+        (QUERY, None, 0, 0, "rejected, it is the query itself"),
+        ("It is no trouble at all.", None, 0, 0, "rejected, it asks nothing"),
+        ("Who was the first man on the moon?", None, 0, 0, "rejected, it"),
+        (None, None, None, None, ""),
+        (REWORDED, 500, None, 1, ""),
+    ],
+)
+def test_what_a_rewording_scores_and_whether_the_target_is_asked(
+    encoder: Encoder,
+    said: str | None,
+    reply: str | int | None,
+    score: float,
+    adopted: float,
+    shown: str,
+) -> None:
+    asked = []
+
+    def answer(body: dict[str, Any]) -> tuple[int, object]:
+        if "messages" in body:
+            message = {"role": "assistant", "content": said}
+            return (200, {**SAID, "message": message}) if said else (500, {"error": "broken"})
+        asked.append(body["prompt"])
+        return (
+            (200, {**SAID, "response": reply}) if isinstance(reply, str) else (500, {"error": "no"})
+        )
+
+    made, task = rewording(encoder)
+    with (
+        ScriptedServer(answer) as server,
+        Dispatcher([server.host], attempts=1, max_outage_s=None) as dispatcher,
+        closing(AsyncLLMInterface(dispatcher, model=ROLES.target)) as calls,
+    ):
+        one = replace(task, problems=task.problems[:1])
+        found = AsyncEvaluationPipeline(calls, one, config=small()).score(SEED)
+    assert found.scores == (score,)
+    assert made.adoptions(SEED, one.problems) == [adopted]
+    assert asked == ([REWORDED] if reply else [])
+    assert [shown in failure.reply for failure in found.failures] == [True] * (score == 0)
+    assert bool(found.error) is (score is None)
+
+
+@pytest.mark.parametrize("cap", [1, 7])
+def test_results_are_equal_at_any_cap_with_faults_and_over_a_log_nothing_is_asked_again(
+    server: EmbeddedServer, encoder: Encoder, tmp_path: Path, cap: int
+) -> None:
+    log = tmp_path / "replies.sqlite"
+    found = evolved(server, encoder, log, max_concurrent_requests=cap)
+    assert server.stats()["max_in_flight"] <= cap
+    calls = server.stats()["calls"]
+    assert evolved(server, encoder, log, max_concurrent_requests=3) == found
+    assert server.stats()["calls"] == calls
+    server.set_faults(FAULTS)
+    assert evolved(server, encoder) == found
+
+
+def test_failures_are_shown_and_no_prompt_quotes_a_held_out_query(
+    server: EmbeddedServer, encoder: Encoder, tmp_path: Path
+) -> None:
+    log = tmp_path / "replies.sqlite"
+    evolved(server, encoder, log)
+    with closing(sqlite3.connect(log)) as database:
+        rows = database.execute("SELECT request FROM replies WHERE model LIKE 'sim-mutator%'")
+        requests = [json.loads(row[0]) for row in rows]
+    task = task_of(PARAPHRASE, QUERIES)
+    held_out = divide(task, small(held_out=0.3))[1].problems
+    instructions = [each["system"] for each in requests if each["system"]]
+    prompts = [each["prompt"] for each in requests if not each["system"]]
+    texts = [*instructions, *prompts]
+    assert not any(each.question in text for each in held_out for text in texts)
+    assert any("rejected, " in text for text in prompts)
+    assert any("refused, for the reply is" in text for text in prompts)
+
+
+def test_the_file_of_an_instruction_is_the_mutator_under_it(tmp_path: Path) -> None:
+    instruction = "Say \"it\"\\ in other words;\nkeep 'all' of {it}."
+    name, text = evolved_name(PARAPHRASE), as_file("paraphrase", PARAPHRASE, instruction)
+    (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    (found,) = load_mutators((f"{tmp_path / name}.py:{name}",))
+    assert found.name == "paraphrase_evolved"
+    assert found.prompt("Why?", (), 3) == under(PARAPHRASE, instruction).prompt("Why?", (), 3)
+    assert instruction_of(found) == instruction
+
+
+@pytest.mark.parametrize("name", ["noop", "add_context", "crossover", "translate_back"])
+def test_a_mutator_without_one_instruction_for_all_queries_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*expected one that asks a model once"):
+        instruction_of(*load_mutators((name,)))
