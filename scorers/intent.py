@@ -46,11 +46,8 @@ def check_apart(
     """
     texts = list(dict.fromkeys(queries))
     texts = texts[:: max(1, len(texts) // _SAMPLE)][:_SAMPLE]
-    foreign = [
-        text
-        for text in texts
-        if language_of(text) != "en" and (language_of(text) or not text.isascii())
-    ]
+    languages = [language_of(text) or ("en" if text.isascii() else None) for text in texts]
+    foreign = [text for text, name in zip(texts, languages, strict=True) if name != "en"]
     if len(foreign) < max(_FEWEST, len(texts) / 2):
         return
     rows = encode(foreign)
@@ -58,11 +55,11 @@ def check_apart(
     share = float((pairs >= threshold).mean())
     if share > MOST_ALIKE:
         raise ValueError(
-            f"the encoder finds {share:.0%} of the pairs of different queries as similar as "
-            f"{threshold:g}, from where on a rewording counts as asking for the same: name one "
-            "that knows their language, as --encoder paraphrase-multilingual-MiniLM-L12-v2 or "
-            "ollama:bge-m3, or set another --intent-threshold: "
-            f"{float(np.quantile(pairs, 1 - MOST_ALIKE)):.2f} leaves {MOST_ALIKE:.0%}"
+            f"the encoder cannot tell the queries apart: {share:.0%} of their pairs are at least "
+            f"{threshold:g} similar, as a rewording has to be; name one that knows their language, "
+            "as --encoder paraphrase-multilingual-MiniLM-L12-v2 or ollama:bge-m3, or set "
+            f"--intent-threshold: over {float(np.quantile(pairs, 1 - MOST_ALIKE)):.2f} are "
+            f"{MOST_ALIKE:.0%} of the pairs"
         )
 
 

@@ -12,7 +12,7 @@ import pytest
 from scorers.intent import check_apart
 from scorers.labels import REFUSALS
 from scorers.languages import language_of
-from scorers.refusal import label_refusal
+from scorers.refusal import declines, label_refusal
 
 DATA = Path(__file__).parent / "data"
 LABELLED = DATA / "refusals_by_language.jsonl"
@@ -65,8 +65,13 @@ QUESTION = "\u600e\u4e48\u505a\u83dc\u597d\u5403\u5462"
 
 def test_queries_that_an_encoder_finds_alike_are_an_error_that_names_another() -> None:
     queries = [f"{QUESTION}{chr(0x4E00 + n)}" for n in range(20)]
-    with pytest.raises(ValueError, match=r"100% of the pairs .* --encoder"):
+    with pytest.raises(ValueError, match=r"100% of their pairs .* --encoder"):
         check_apart(lambda texts: np.ones((len(texts), 4)) / 2, queries, 0.8)
     check_apart(lambda texts: np.eye(len(texts)), queries, 0.8)
     english = [f"What is the best way to do the thing number {n}?" for n in range(20)]
     check_apart(lambda texts: np.ones((len(texts), 4)) / 2, english, 0.8)
+
+
+def test_the_patterns_alone_read_other_languages_too() -> None:
+    assert declines("Lo siento, pero no puedo ayudarte con la pregunta 15.")
+    assert not declines("La respuesta es 15.")
