@@ -32,7 +32,7 @@ def run_mutagym(command: str, flags: Mapping[str, object], *more: str) -> None:
         subprocess.CalledProcessError: it failed; its message stands on stderr.
     """
     pairs = [str(item) for pair in flags.items() for item in pair]
-    arguments = [sys.executable, "-m", "cli.launch", command, *pairs, *more]
+    arguments = [sys.executable, "-m", "mutagym", command, *pairs, *more]
     subprocess.run(arguments, check=True, stdout=sys.stderr)  # noqa: S603 - our own command, our own flags
 
 

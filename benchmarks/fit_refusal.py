@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cli.judge import read_samples
+from envs.labelled_files import read_samples
 from envs.queries import load_queries
 from scorers.agreement import agreement
 from scorers.labels import REFUSALS, RefusalLabel, parse_label

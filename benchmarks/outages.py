@@ -330,7 +330,7 @@ class _Run:
         queries = folder.parent / "queries.txt"
         with (folder / "stdout.txt").open("wb") as out, queries.open("rb") as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "cli.launch", *flags],
+                [sys.executable, "-m", "mutagym", *flags],
                 stdin=stdin,
                 stdout=out,
                 stderr=subprocess.PIPE,
@@ -416,7 +416,7 @@ def _prepare(work: Path) -> None:
     small = ("--num-processes=8", "--num-steps=16", "--num-env-steps=128", "--encoder=hashing")
     with ServedSimulator((*_REPLIES, "--time-scale", "0.01"), work / "server.log") as server:
         line = ["train", *_WORLD, *small, "--ollama-host", server.host, "--run-dir", str(work / "policy")]
-        subprocess.run([sys.executable, "-m", "cli.launch", *line], check=True, stdout=sys.stderr)  # noqa: S603
+        subprocess.run([sys.executable, "-m", "mutagym", *line], check=True, stdout=sys.stderr)  # noqa: S603
 
 
 if __name__ == "__main__":

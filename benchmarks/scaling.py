@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.reporting import Section, run
-from cli.bench import MODEL
-from cli.timed_rollout import Setting, TimedMission, World, ready, roll
+from cli.bench import MODEL, TimedMission
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
@@ -25,6 +24,7 @@ from ollama_utils.servers import Servers
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from train.timing import LaneConfig, Setting, ready
 
 SLOTS = 8
 """Those of each server to choose from."""
@@ -73,12 +73,13 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
         EmbeddedServer(settings) as server,
         Dispatcher([server.host], max_in_flight=lanes // 2 + 2, memory_bytes=0, timeout_s=600) as dispatcher,
     ):
-        world = _world([server.host], "hashing")
+        roles = Roles(target=MODEL, mutator=MODEL, judge=None)
+        lane = LaneConfig(roles=roles, queries=load_queries(None), mission=TimedMission())
         before_kib = _memory_kib()
-        setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=0)
-        with ready(world, dispatcher, setting) as play, _Most() as most:
+        setting = Setting(schedule="lanes", num_processes=lanes, max_workers=lanes, seed=0)
+        with ready(lane, dispatcher, setting) as roll, _Most() as most:
             spent_s = time.process_time()
-            rollout = roll(play, world, setting, num_steps)
+            rollout = roll(num_steps)
             spent_s = time.process_time() - spent_s
             grown_kib = _memory_kib() - before_kib
     steps = lanes * num_steps
@@ -126,12 +127,6 @@ class _Most:
         while not self._over.wait(_LOOK_S):
             self.threads = max(self.threads, len(list(Path("/proc/self/task").iterdir())))
             self.files = max(self.files, len(list(Path("/proc/self/fd").iterdir())))
-
-
-def _world(hosts: list[str], encoder: str) -> World:
-    queries = load_queries(None)
-    roles = Roles(target=MODEL, mutator=MODEL, judge=None)
-    return World(hosts=tuple(hosts), roles=roles, queries=queries, mission=TimedMission(encoder=encoder))
 
 
 def _memory_kib() -> int:

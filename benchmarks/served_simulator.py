@@ -35,7 +35,7 @@ class ServedSimulator:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.host = f"http://127.0.0.1:{port}"
-        self._line = [sys.executable, "-m", "cli.launch", "serve", "--port", str(port), *flags]
+        self._line = [sys.executable, "-m", "mutagym", "serve", "--port", str(port), *flags]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -105,7 +105,7 @@ def _train(server: ServedSimulator, folder: Path, steps: int) -> subprocess.Pope
     new = () if began else (*_WORLD, *_SHAPE, "--num-env-steps", str(steps))
     flags = [*where, "--ollama-host", server.host, *new, *_PATIENCE]
     with (folder.parent / f"{folder.name}.log").open("ab") as log:
-        line = [sys.executable, "-m", "cli.launch", "train", *flags]
+        line = [sys.executable, "-m", "mutagym", "train", *flags]
         return subprocess.Popen(line, stdout=log, stderr=log)  # noqa: S603 - our own command
 
 

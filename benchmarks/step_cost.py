@@ -16,8 +16,7 @@ from unittest.mock import patch
 
 from benchmarks.commands import LOGNORMAL
 from benchmarks.reporting import Section, at_most, run
-from cli.bench import MODEL
-from cli.timed_rollout import Setting, TimedMission, World, ready, roll
+from cli.bench import MODEL, TimedMission
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
@@ -26,6 +25,7 @@ from ollama_utils.ollama import OllamaClient
 from ollama_utils.sentence_encoder import MiniLMEncoder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from train.timing import LaneConfig, Setting, ready
 
 POOLS = ((32, 8, "hashing"), (128, 32, "hashing"), (32, 8, "all-MiniLM-L6-v2"))
 """Lanes, slots and encoder. Of two servers with as long replies, the one with more slots has each lane's code
@@ -96,19 +96,18 @@ def _roll(
     server: EmbeddedServer, lanes: int, encoder: str, num_steps: int, seed: int, *timed: _Timed
 ) -> float:
     """CPU milliseconds a step of a rollout like those of `mutagym bench`, whose reset is left out."""
-    setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
-    queries = load_queries(None)
+    setting = Setting(schedule="lanes", num_processes=lanes, max_workers=lanes, seed=seed)
     roles = Roles(target=MODEL, mutator=MODEL, judge=None)
     mission = TimedMission(encoder=encoder)
-    world = World(hosts=(server.host,), roles=roles, queries=queries, mission=mission)
+    lane = LaneConfig(roles=roles, queries=load_queries(None), mission=mission)
     with (
         Dispatcher([server.host], max_in_flight=max(64, lanes), memory_bytes=0) as dispatcher,
-        ready(world, dispatcher, setting) as play,
+        ready(lane, dispatcher, setting) as roll,
         ExitStack() as patches,
     ):
         for each in timed:
             patches.enter_context(each)
-        spent_s = roll(play, world, setting, num_steps).cpu_s
+        spent_s = roll(num_steps).cpu_s
     return 1000 * spent_s / (lanes * num_steps)
 
 

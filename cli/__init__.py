@@ -1,1 +1,1 @@
-"""One file a command: flags in, tables out. `cli.launch` starts the process, `cli.main` finds the command."""
+"""One file a command: flags in, tables out. `cli.launch` starts it, `cli.main` finds it."""

@@ -1,4 +1,4 @@
-"""Use a trained policy: reword a query as it learned to, ask the target model, and show what came of it.
+"""Use a trained policy: reword a query as it learned to, ask the target, show what came of it.
 
     mutagym ask --policy runs/train-20260101-120000-0 "How do I kill a Python process?"
     mutagym ask --policy RUN --json - < queries.txt
@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from envs.mission import MissionConfig
-from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
-from evaluation.trained_policy import RunSource
-from ollama_utils.connect import Connection, ServerConfig, connect
+from evaluation.single_queries import ask_query, open_source, query_context
+from ollama_utils.connect import ServerConfig, connect
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
 from records.terminal import one_line, printable, write_stderr
 
-if TYPE_CHECKING:
-    from evaluation.episodes import AgentEpisode
-
-STEP = ("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward", "reply")
-"""What `--json` tells of a step, by the names of transitions.jsonl."""
+SIDE_BY_SIDE = 64
+"""Queries under way at once; how many calls are in flight is the dispatcher's to say."""
 
 
 @Parameter(name="*")
@@ -40,8 +37,8 @@ class AskConfig:
     """How the query is asked."""
 
     policy: str
-    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities. Code, hosts
-    and files that it names have to be named again, or --trust-run uses them."""
+    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities.
+    Code, hosts and files that it names have to be named again, or --trust-run uses them."""
     seed: Seed = 0
     """Of rewrites and answers; the same query with the same seed goes the same way."""
     stdin: Annotated[bool, Parameter(name="-", negative="")] = False
@@ -61,31 +58,40 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
     """
     source = open_source(config.policy, config.mission)
     queries = _queries(query, stdin=config.stdin)
-    unscored = []
+    errors = []
     with connect(config.server) as connection:
         if connection.simulated and not config.json:
             print("SIMULATED: these words are the simulator's, not a model's")
-        write_stderr(_patience(config.server))
-        for told in _answers(config, source, queries, connection):
-            shown = json.dumps(told) if config.json else None
-            print(shown or _for_a_person(told, config.server.max_reply_chars), flush=True)
-            if told["outcome"] == "unscored":
-                unscored.append(told["error"])
-                write_stderr(f"not scored: {told['query']!r}: {one_line(told['error'])}")
-    if len(unscored) == len(queries):
-        raise RunStoppedError(f"no query could be scored: {unscored[0]}")
-
-
-def _patience(server: ServerConfig) -> str:
-    """For how long an answer is waited for, told beforehand."""
-    return (
-        f"each call has {server.call_timeout_s:g} s for a reply, or between two words of one, and "
-        f"{server.call_attempts} attempts; a server that is away is waited for up to {server.max_outage:g} s"
-    )
+        server = config.server
+        write_stderr(
+            f"each call has {server.call_timeout_s:g} s for a reply, or between two words of one, "
+            f"and {server.call_attempts} attempts; a server that is away is waited for up to "
+            f"{server.max_outage:g} s"
+        )
+        context = query_context(config.mission, connection, queries, config.seed)
+        about = {
+            "simulated": connection.simulated,
+            "policy": source.name,
+            "target_model": connection.roles.target,
+        }
+        play = partial(ask_query, context, source)
+        with closing(iterate_parallel(play, queries, SIDE_BY_SIDE)) as found:
+            try:
+                for each in found:
+                    shown = json.dumps(each | about) if config.json else _shown(each, server)
+                    print(shown, flush=True)
+                    if each["error"]:
+                        errors.append(each["error"])
+                        write_stderr(f"not scored: {each['query']!r}: {one_line(each['error'])}")
+            except BaseException:
+                connection.dispatcher.cancel()  # nobody waits for the others now
+                raise
+    if len(errors) == len(queries):
+        raise RunStoppedError(f"no query could be scored: {errors[0]}")
 
 
 def _queries(query: str | None, *, stdin: bool) -> list[str]:
-    """The query, or those of standard input.
+    """The query, or the lines of standard input that are not blank.
 
     Raises:
         UserError: there is none, or it is no text.
@@ -93,87 +99,37 @@ def _queries(query: str | None, *, stdin: bool) -> list[str]:
     from envs.queries import VISIBLE
 
     if (query is None) is not stdin:
-        told = "a query and -" if stdin else "no query"
-        raise UserError(f"expected one query, or - to read queries from standard input, got {told}")
-    queries = [line.strip() for line in (_lines() if stdin else [query or ""]) if VISIBLE.search(line)]
-    if not queries:
-        told = "standard input has no query" if stdin else "the query is blank"
-        raise UserError(f"{told}: give the text to be asked")
+        got = "a query and -" if stdin else "no query"
+        raise UserError(f"expected one query, or - to read queries from standard input, got {got}")
+    lines = [query or ""]
+    if stdin:
+        try:
+            text = sys.stdin.read()
+        except ValueError as error:
+            raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from None
+        lines = text.split("\n")  # by no other mark, such as U+2028: a query may hold it
+        if odd := next((line for line in lines if not is_text(line)), None):
+            raise UserError(f"standard input has the line {odd!r}: write it in UTF-8")
+    if not (queries := [line.strip() for line in lines if VISIBLE.search(line)]):
+        what = "standard input has no query" if stdin else "the query is blank"
+        raise UserError(f"{what}: give the text to be asked")
     return queries
 
 
-def _lines() -> list[str]:
-    """The lines of standard input.
-
-    Raises:
-        UserError: it is no UTF-8.
-    """
-    try:
-        lines = sys.stdin.read().split("\n")  # by no other mark, such as U+2028: a query may hold it
-    except ValueError as error:
-        raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from error
-    if odd := next((line for line in lines if not is_text(line)), None):
-        raise UserError(f"standard input has the line {odd!r}, which is not valid UTF-8: write it in UTF-8")
-    return lines
-
-
-def _answers(
-    config: AskConfig, source: RunSource, queries: Sequence[str], connection: Connection
-) -> Iterator[dict[str, Any]]:
-    """What came of each query, in their order, each as soon as it is there."""
-    context = query_context(config.mission, connection, queries, config.seed)
-    source.load()  # what is wrong with it is said before anything is asked
-    about = {
-        "simulated": connection.simulated,
-        "policy": source.name,
-        "target_model": connection.roles.target,
-    }
-
-    def answer(query: str) -> dict[str, Any]:
-        episode, policy = query_episode(context, source, query)
-        episode.begin()
-        while not episode.is_over:
-            episode.step(policy.step(episode.view()))
-        return _told(query, episode) | about
-
-    with closing(iterate_parallel(answer, queries, SIDE_BY_SIDE)) as answers:
-        try:
-            yield from answers
-        except BaseException:
-            connection.dispatcher.cancel()  # nobody waits for the others now
-            raise
-
-
-def _told(query: str, episode: AgentEpisode) -> dict[str, Any]:
-    """What one JSON line says of it, but for what all have in common."""
-    infos = [transition.info for transition in episode.transitions if not transition.info["unscored"]]
-    last = infos[-1] if infos else {}
-    result = episode.result("")
-    return {
-        "query": query,
-        "outcome": "unscored" if episode.is_unscored else last["outcome"],
-        "success": result["success"],
-        "return": result["return"],
-        "rewording": last["mutated_query" if last["adopted"] else "query_before"] if last else query,
-        "reply": last.get("reply", ""),
-        "reply_truncated": last.get("reply_truncated", False),
-        "error": (result["errors"] or [""])[-1] if episode.is_unscored else "",
-        "steps": [{name: info[name] for name in STEP} for info in infos],
-    }
-
-
-def _for_a_person(told: dict[str, Any], max_reply_chars: int) -> str:
+def _shown(found: Mapping[str, Any], server: ServerConfig) -> str:
     """For a person: the mutations, the rewording, the reply, the outcome."""
-    lines = [f"query: {told['query']}"]
-    for number, step in enumerate(told["steps"], start=1):
+    lines = [f"query: {found['query']}"]
+    for number, step in enumerate(found["steps"], start=1):
         kept = "" if step["adopted"] else f", the rewrite not adopted: {step['rejected']}"
         lines.append(f"  {number}. {step['mutator']}: {step['outcome']}{kept}")
-    if told["steps"]:
-        limit = "--num-predict" if len(told["reply"]) < max_reply_chars else "--max-reply-chars"
-        cut = f" [cut at {limit}]" if told["reply_truncated"] else ""
-        lines += [f"rewording: {told['rewording']}", f"reply: {told['reply']}{cut}"]
-    steps = len(told["steps"])
-    why = f" ({told['error']})" if told["error"] else ""
-    lost = ", but the intent was not kept" if told["outcome"] == "answered" and not told["success"] else ""
-    lines.append(f"outcome: {told['outcome']}{lost} after {steps} step{'s' * (steps != 1)}{why}\n")
+    if found["steps"]:
+        is_long = len(found["reply"]) >= server.max_reply_chars
+        limit = "--max-reply-chars" if is_long else "--num-predict"
+        cut = f" [cut at {limit}]" if found["reply_truncated"] else ""
+        lines += [f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
+    is_other = found["outcome"] == "answered" and not found["success"]
+    but = ", but the intent was not kept" if is_other else ""
+    steps = f"{len(found['steps'])} step{'s' * (len(found['steps']) != 1)}"
+    why = f" ({found['error']})" if found["error"] else ""
+    lines.append(f"outcome: {found['outcome']}{but} after {steps}{why}\n")
     return printable("\n".join(lines))

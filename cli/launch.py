@@ -15,9 +15,6 @@ from contextlib import suppress
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.terminal import write_stderr
 
-_WIDEST = 10_000
-"""Columns or lines of a terminal: rich draws as many."""
-
 
 def main() -> None:
     """Run `mutagym` with the process's arguments."""
@@ -36,8 +33,7 @@ def launch(command: Callable[[], int]) -> None:
     After an error at once: threads of the pool may still be waiting for a slow server.
     """
     _open_streams()
-    _forget_odd_sizes()
-    # torch's threads spin while they wait: an update of the policy takes many times longer on a busy machine.
+    # torch's threads spin while they wait: on a busy machine an update takes many times longer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with interruptible():
@@ -66,14 +62,14 @@ class _LossyFile(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Make a closed stream the null device, and stderr one that ends nothing when its reader is gone."""
+    """Make a closed stream the null device, and stderr one that ends nothing if nobody reads it."""
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+        except OSError:  # what is opened takes the lowest free number: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open while the process is
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - likewise
     sys.stderr = io.TextIOWrapper(
@@ -82,15 +78,3 @@ def _open_streams() -> None:
         errors="backslashreplace",
         line_buffering=True,
     )
-
-
-def _forget_odd_sizes() -> None:
-    """Unset a size of the terminal that is no number of columns or lines: what it is then is looked up."""
-    for name in ("COLUMNS", "LINES"):
-        size = os.environ.get(name, "")
-        if not size.isdecimal() or not 0 < int(size) < _WIDEST:
-            os.environ.pop(name, None)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,7 @@
-"""Make a page to look at of any run folders: `mutagym report runs/train-... --open`.
-
-Several runs stand side by side: `mutagym report runs/train-a runs/train-b -o both.html`.
-"""
+"""Make a page of any run folders: `mutagym report runs/train-... runs/eval-... -o page.html`."""
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -29,29 +25,32 @@ def report(
     """Make one HTML file of run folders, which needs no network: tables, charts, every transition.
 
     Args:
-        runs: the folders, of any command.
+        runs: the folders, of any command. An evaluation beside the training that its -p names shows
+            the baselines beside the learning curve.
         output: the file [report.html in the folder of the run; of several runs it must be named].
-        transitions: as many transitions of each run are in it: the last ones [20,000, shared by the runs].
+        transitions: as many transitions of each run are in it: the last ones [20,000 shared by the
+            runs, fewer where they are long].
         open_: show it in the browser.
     """
+    from report.page import make_page, runs_in
+
     if not runs:
-        raise UserError("no run is named; expected the folder of one or several, as in runs/train-...")
+        raise UserError(
+            "no run is named; expected the folder of one or several, as in runs/train-..."
+        )
     if output is None and len(runs) > 1:
         raise UserError(
-            "the report of several runs lies in none of them: name its file with -o, as in -o both.html"
+            "the report of several runs lies in none of them: name its file with -o, as in -o "
+            "both.html"
         )
-    from report.page import make_page
-    from report.run_files import runs_in
-
     folders = [folder for run in runs for folder in runs_in(run)]
     path = output or runs[0] / NAME
-    own = [run / NAME for run in (*runs, *folders)]
-    for run in runs:
-        check_writable(path, "--output", apart_from=None if path in own else run)
-    page = make_page(folders, most_transitions=transitions)
+    for run in runs if path not in [folder / NAME for folder in (*runs, *folders)] else ():
+        check_writable(path, "--output", apart_from=run)
+    check_writable(path, "--output")
+    page = make_page(folders, path.parent, most_steps=transitions)
     with writing(path) as place:
         place.write_text(page, encoding="utf-8")
     write_stderr(f"report: {path}, {len(page.encode()) / 1e6:.1f} MB")
     if open_ and not webbrowser.open(path.absolute().as_uri()):
         write_stderr("no browser was found: open the file yourself")
-    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Serve the simulator in the foreground: an Ollama-compatible server with a clock and a world, no weights.
+"""Serve the simulator in the foreground: an Ollama-compatible server with no weights.
 
 mutagym serve --port 11434 --slots 8
 OLLAMA_NUM_PARALLEL=8 mutagym serve
@@ -6,7 +6,6 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from cyclopts.validators import Number
 from ollama_utils.connect import SimulatorConfig
 from records.errors import UserError
 from records.settings import Count, CountOrZero, Seed
+from records.terminal import write_stderr
 from simulator.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -47,11 +47,19 @@ class ServeConfig(SimulatorConfig):
 
 
 def serve(config: ServeConfig = ServeConfig()) -> None:
-    """Serve the simulator until it is stopped. Its replies are made up: say so beside what you measure."""
+    """Serve the simulator until it is stopped. Its replies are made up: say so where you report."""
     from simulator.app import run
 
+    def announce(host: str) -> None:
+        print(f"simulated Ollama server at {host}: {config} (Ctrl-C ends it)", flush=True)
+        if config.bind not in LOOPBACK:
+            write_stderr(
+                f"note: it listens at {config.bind!r}, where others on the network can reach it; "
+                "the routes under /simulator/ stay closed to them"
+            )
+
     try:
-        run(config.settings(), lambda host: _announce(host, config))
+        run(config.settings(), announce)
     except OSError as error:
         raise UserError(
             f"cannot listen at {config.bind!r} port {config.port}: {error.strerror}; "
@@ -59,13 +67,3 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
         ) from error
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _announce(host: str, config: ServeConfig) -> None:
-    print(f"simulated Ollama server at {host}: {config} (Ctrl-C ends it)", flush=True)
-    if config.bind not in LOOPBACK:
-        print(
-            f"note: it listens at {config.bind!r}, where others on the network can reach it; "
-            "the routes under /simulator/ stay closed to them",
-            file=sys.stderr,
-        )

@@ -1,14 +1,14 @@
 """Train a policy (PPO, or a contextual bandit) that chooses how a query is reworded.
 
-Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
-with the same flags as `python -m train.train_query_mutator --num-processes 16`.
+Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries
+my.csv`, or with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
-from cli.formats import prints_on_stderr, write_json
+from cli.output import prints_on_stderr, write_json
 from envs.query_sets import QuerySet, keep_queries, load_query_set, recorded_queries
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
@@ -57,7 +57,8 @@ def _check(config: TrainConfig) -> None:
     """Check what can be checked from the flags alone."""
     if not config.use_batching and config.schedule not in {None, "sequential"}:
         raise UserError(
-            f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
+            "--no-batching makes one call after another; it cannot stand beside "
+            f"--schedule {config.schedule}"
         )
     if config.seeds and config.driven_by != "lanes":
         raise UserError(
@@ -66,15 +67,19 @@ def _check(config: TrainConfig) -> None:
         )
     if config.engine.engine == "ray" and not config.seeds:
         raise UserError(
-            "--engine ray trains each of several seeds as a task, and one run is not spread: add --seeds, or "
-            "leave --engine out"
+            "--engine ray trains each of several seeds as a task, and one run is not spread: add "
+            "--seeds, or leave --engine out"
         )
     if config.seeds_trained[-1] > MOST_SEED:
-        raise UserError(f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it")
+        raise UserError(
+            f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it"
+        )
     if config.gain.until_sure and config.gain.kept == 0:
         raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
     if config.gain.least_gain is not None and not config.gain.until_sure:
-        raise UserError("--least-gain says when --until-sure may give up: add --until-sure, or leave it out")
+        raise UserError(
+            "--least-gain says when --until-sure may give up: add --until-sure, or leave it out"
+        )
     if config.steps_by_bandit and len(config.mission.mutators) > MOST_BANDIT_MUTATORS:
         raise UserError(
             f"--algorithm {config.algorithm} takes at most {MOST_BANDIT_MUTATORS} --mutators, "

@@ -19,7 +19,7 @@ from envs.query_files import (
     PROMPT_COLUMNS,
     Cells,
     QueryFileError,
-    Table,
+    QueryTable,
     answers_in,
     quoted,
     read_json,
@@ -198,7 +198,7 @@ def _identity(query: Query) -> str:
 
 
 def _columns(
-    table: Table, prompt: str | None, group: str | None, answer: str | None
+    table: QueryTable, prompt: str | None, group: str | None, answer: str | None
 ) -> dict[str, str]:
     """The columns to read by what they hold: the prompt; the others if there are any."""
     usual = (*PROMPT_COLUMNS, *CHAT_COLUMNS)
@@ -220,7 +220,7 @@ def _columns(
     return {role: name for role, name in found.items() if name is not None}
 
 
-def _filter(table: Table, condition: str) -> tuple[str, str]:
+def _filter(table: QueryTable, condition: str) -> tuple[str, str]:
     name, equals, value = condition.partition("=")
     if not equals:
         raise QueryFileError(f"--where is {condition!r}; expected column=value")
@@ -229,7 +229,7 @@ def _filter(table: Table, condition: str) -> tuple[str, str]:
 
 def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Query:
     column, value = columns["prompt"], cells.get(columns["prompt"])
-    text, chat = _prompt(value, column, f"{place}: {column!r}")
+    text, chat = read_prompt(value, column, f"{place}: {column!r}")
     if not VISIBLE.search(text):
         raise QueryFileError(f"{place}: {column!r} is blank; write a prompt or remove the row")
     notes = {
@@ -252,11 +252,18 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
     )
 
 
-def _prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
-    """The query in a cell, and what is before it."""
-    may_be_chat = column.casefold() in CHAT_COLUMNS
-    if may_be_chat and isinstance(value, str) and value.lstrip().startswith("["):
-        value = read_json(value, place)  # a table of texts has chats as JSON
+def read_prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
+    """The query in a cell, "" where it is blank, and what is before it.
+
+    Args:
+        value: the cell: a text, or a list with a chat; see also `read_cell`.
+        column: its column.
+        place: begins the error.
+
+    Raises:
+        QueryFileError: it is something else, or a chat that no query ends.
+    """
+    value = read_cell(value, column, place)
     if isinstance(value, str | None):
         return _plain(value), Chat()
     if not isinstance(value, list):
@@ -280,6 +287,18 @@ def _prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
     if not pairs:
         raise QueryFileError(f"{place} is a chat without a turn of the user; remove the row")
     return pairs.pop()[0].strip(), Chat(system=system or None, turns=tuple(pairs))
+
+
+def read_cell(value: object, column: str, place: str) -> object:
+    """A cell; of a column for chats what its JSON holds, for some tables have texts alone.
+
+    Raises:
+        QueryFileError: it is no JSON.
+    """
+    may_be_chat = column.casefold() in CHAT_COLUMNS
+    if may_be_chat and isinstance(value, str) and value.lstrip().startswith("["):
+        return read_json(value, place)
+    return value
 
 
 def _turn(turn: object, place: str) -> tuple[str, str]:

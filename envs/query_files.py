@@ -60,7 +60,7 @@ class QueryFileError(UserError, ValueError):
 
 
 @dataclass(frozen=True)
-class Table:
+class QueryTable:
     """A file and its columns, in the file's order and spelling."""
 
     path: Path
@@ -94,7 +94,7 @@ class Table:
         return found
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> QueryTable:
     """The file at `path` as a table, read as its ending says.
 
     Raises:
@@ -108,7 +108,7 @@ def read_table(path: Path) -> Table:
         raise QueryFileError(f"{path} cannot be read: {error.strerror}") from error
     if not columns:
         raise QueryFileError(f"{path} is empty: expected at least one prompt")
-    return Table(path, columns)
+    return QueryTable(path, columns)
 
 
 def _check_file(path: Path) -> None:
@@ -200,6 +200,11 @@ def _json_line_rows(path: Path) -> Rows:
         for row, line in enumerate(lines, 1):
             if line.strip():
                 place = f"{path}, row {row}"
+                if line.lstrip().startswith("["):
+                    raise QueryFileError(
+                        f"{place}: a JSON list; expected an object a line: if the whole file is "
+                        "one list, rename it to .json"
+                    )
                 yield row, _json_object(read_json(line, place), place)
 
 

@@ -18,7 +18,7 @@ Guard queries, which ought to be refused, make a second mission of each: `NAME g
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,9 +43,6 @@ from records.trust import untrusted_flags
 if TYPE_CHECKING:
     from evaluation.config import GuardConfig
 
-COMMANDS = ("eval", "ask", "proxy")
-"""The commands that take over settings of a run: of the one that `--policy`, or the argument of
-`proxy`, names."""
 GUARD = " guard"
 """The end of the name of a mission of guard queries."""
 MODELS = ("target-model", "mutator-model", "judge-model")
@@ -389,21 +386,6 @@ def run_keys(command: str) -> frozenset[str]:
     return frozenset(resolved(mission) | resolved(ServerConfig()))
 
 
-def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
-    """The first run folder that `-p`, `--policy` or (`proxy`) a word names; None: none is.
-
-    Args:
-        tokens: the command line, the command's name first.
-        table: the flags of `--config`, for what the command line leaves out.
-    """
-    if not tokens or tokens[0] not in COMMANDS:
-        return None
-    in_table = table.get("policy", [])
-    named = tokens[1:] if tokens[0] == "proxy" else _policies(tokens)
-    policies = list(named) or ([in_table] if isinstance(in_table, str) else in_table)
-    return next((path for text in policies if (path := run_path(str(text)))), None)
-
-
 def run_path(policy: str) -> Path | None:
     """The run folder that a policy names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: none."""
     path = Path(policy.removeprefix("run=").partition(",")[0])
@@ -430,13 +412,3 @@ def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
         table = {key: value for key, value in table.items() if key not in left_out}
         table["queries"] = str((path / QUERIES).absolute())
     return {key: value for key, value in table.items() if key in keys}
-
-
-def _policies(tokens: Sequence[str]) -> Iterator[str]:
-    """The values of `-p` and `--policy`."""
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        flag, equals, value = token.partition("=")
-        if flag in {"-p", "--policy"}:
-            yield value if equals else following
-        elif token.startswith("-p") and not token.startswith("--"):
-            yield token[2:]

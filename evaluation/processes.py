@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from joblib.externals.loky import ProcessPoolExecutor, cpu_count
 
+import mutagym
 from evaluation.errors import (
     PolicyError,
     RemotePolicyError,
@@ -167,8 +168,8 @@ def _start_pool() -> ProcessPoolExecutor:
     warnings.filterwarnings("ignore", "Failed to kill subprocesses")
     pool = ProcessPoolExecutor(
         max_workers=1,
-        initializer=_begin,
-        initargs=(os.getpid(),),
+        initializer=mutagym.call,
+        initargs=(_begin, os.getpid()),
         env={"PYTHONSAFEPATH": "1"},  # no file of the user's is taken for a module of Python's
     )
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -58,7 +58,7 @@ def report(
     guard_margin: float = 0.05,
     gates: Sequence[Gate] = (),
 ) -> dict[str, Any]:
-    """The report as plain data, which `cli.eval_tables` and `mutagym report` show.
+    """The report as plain data, which `mutagym eval` and `mutagym report` show.
 
     Args:
         results: what `mutagym eval` counted, see results.json.

@@ -18,16 +18,13 @@ from evaluation.setup import OpenEvaluation, Played, digests_of
 from evaluation.specs import PolicySpec
 from evaluation.teams import TeamSpec, fits_needed, models_asked
 from mutators.mutator import Mutator
-from ollama_utils.connect import Connection, keep_replies
-from ollama_utils.monitor import CallMonitor, counted
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.parallel import iterate_parallel
-from ollama_utils.reply_log import ReplyLog
+from ollama_utils.session import Session
 from records.failures import FailureLimit
 from records.json_lines import JsonLines
 from records.progress import TREND_WIDTH, ProgressDisplay, Status, digits, percent
-from records.resume import resume_line
-from records.run_folder import MISSIONS, QUERIES, REPLIES, RunFolder
-from records.settings import resolved
+from records.run_folder import MISSIONS, QUERIES, RunFolder
 from records.terminal import write_stderr
 
 PlayAll = Callable[[OpenEvaluation, Callable[[int], None]], Generator[Played, None, None]]
@@ -93,19 +90,16 @@ class EvalProgress(ProgressDisplay):
         )
 
 
-def begin(
-    evaluation: OpenEvaluation, folder: RunFolder, connection: Connection, stack: ExitStack
-) -> ReplyLog:
+def begin(evaluation: OpenEvaluation, session: Session) -> None:
     """Keep replies from here on, check that the models answer, and write down what it is.
 
     Raises:
         UserError: a model does not answer, a query is too long, or the hosts have different models.
     """
     inputs, missions = evaluation.inputs, evaluation.missions
-    config = inputs.config
+    config, connection, folder = inputs.config, session.connection, session.folder
     digests = digests_of(missions, models_asked(inputs.teams), connection)
-    replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-    keep_replies(replies, config.cache, connection, digests, stack)
+    session.keep_replies(digests, config.cache)
     for mission in missions:
         texts, models = mission.queries.played, mission.context.models
         check_lengths(models.encoder, texts, mission.spec.given.query_set)
@@ -113,20 +107,17 @@ def begin(
             ask_first(models, _may_play(inputs.teams, mission.context.rules.mutators), texts)
     dialect = connection.resolve(config.server).request_field
     server = replace(config.server, ollama_host=connection.hosts, request_field=dialect)
-    config = replace(config, server=server)
     own = [mission for mission in missions if not mission.spec.guard]
     folder.write_json(QUERIES, record_queries({each.spec.name: each.queries for each in missions}))
     folder.write_json(MISSIONS, {each.spec.name: each.settings() for each in own})
-    folder.begin(resolved(config), simulated=connection.simulated)
     are_data = missions_are_data([each.spec for each in own], config.played)
-    copied = COPIED if are_data else COPIED - {"mission"}
-    folder.go_on = resume_line("eval", folder.path, config, copied)
-    write_stderr(
-        f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
-        f"{sum(len(each.queries.played) for each in missions)} queries, "
-        f"{counted(inputs.most_calls + connection.dispatcher.completions)}"  # of the preflight
+    session.begin(
+        replace(config, server=server),
+        f"{len(missions)} missions, {len(inputs.teams)} teams, "
+        f"{sum(len(each.queries.played) for each in missions)} queries",
+        most_calls=inputs.most_calls,
+        copied=COPIED if are_data else COPIED - {"mission"},
     )
-    return replies
 
 
 def _may_play(teams: Sequence[TeamSpec], mutators: Sequence[Mutator]) -> list[Mutator]:
@@ -140,7 +131,6 @@ def _may_play(teams: Sequence[TeamSpec], mutators: Sequence[Mutator]) -> list[Mu
 def run(
     evaluation: OpenEvaluation,
     folder: RunFolder,
-    connection: Connection,
     progress: EvalProgress,
     play_all: PlayAll,
 ) -> dict[str, Any]:
@@ -149,7 +139,6 @@ def run(
     Args:
         evaluation: what is played.
         folder: gets transitions.jsonl where the flags ask for it.
-        connection: to the models.
         progress: shows how far it is.
         play_all: plays the episodes, here or elsewhere.
 
@@ -178,7 +167,6 @@ def run(
             rows.append((played.key, played.row))
     limit.check()
     return {
-        "simulated": connection.simulated,
         "seed": config.seed,
         "missions": [mission.record() for mission in evaluation.missions],
         "teams": [team.record() for team in evaluation.inputs.teams],

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluation.specs import PolicySpec, parse_policy
 from evaluation.trained_policy import RunSource, run_source
+from ollama_utils.types import is_text
 from records.errors import as_user_error
+from records.terminal import one_line, write_stderr
 
 if TYPE_CHECKING:
     from envs.mission import MissionConfig, RewordingConfig
     from evaluation.episodes import AgentEpisode, EpisodeContext
     from evaluation.trained_policy import RunPolicy
     from ollama_utils.connect import Connection
+    from ollama_utils.proxy import ProxyRewording
 
-SIDE_BY_SIDE = 64
-"""Queries under way at once; how many calls are in flight is the dispatcher's to say."""
+STEP = (
+    *("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward"),
+    "reply",
+)
+"""What is kept of a step, by the names of transitions.jsonl."""
+MOST_CHARS = 10_000
+"""Of a text that `reword_once` rewords: a longer one is a document, and no question that policies
+know."""
 
 
 def open_source(run: str, rewording: RewordingConfig) -> RunSource:
-    """The policy of a run, which must fit what the command was told of rewordings.
+    """The policy of a run, loaded, which must fit the mutators and encoder of the command.
 
     Args:
         run: the folder, or `run=FOLDER` with options.
         rewording: the command's mutators and encoder.
 
     Raises:
-        UserError: it is no run, or does not fit; a mutator is unknown.
+        UserError: it is no run, does not fit, or cannot be loaded; a mutator is unknown.
     """
     text = run if run.startswith("run=") else f"run={run}"
     with as_user_error(ValueError):
@@ -36,6 +45,7 @@ def open_source(run: str, rewording: RewordingConfig) -> RunSource:
     source = run_source(spec)
     rewording.check()
     source.run.check_fits(rewording.located(), "this command")
+    source.load()
     return source
 
 
@@ -59,7 +69,60 @@ def query_context(
     return EpisodeContext(rules=env.rules, models=env.models, seed=seed)
 
 
-def query_episode(
+def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[str, Any]:
+    """Ask a query as the policy does, up to an answer or the last step; what came of it, as data.
+
+    Returns:
+        `query`, `outcome`, `success`, `return`, `rewording` (what was asked last), `reply`,
+        `reply_truncated`, `error` (where it is unscored) and the scored `steps` with `STEP`.
+    """
+    episode, policy = _episode(context, source, query)
+    episode.begin()
+    while not episode.is_over:
+        episode.step(policy.step(episode.view()))
+    steps = [each.info for each in episode.transitions if not each.info["unscored"]]
+    last = steps[-1] if steps else {"adopted": False, "query_before": query}
+    result = episode.result("")
+    return {
+        "query": query,
+        "outcome": "unscored" if episode.is_unscored else last["outcome"],
+        "success": result["success"],
+        "return": result["return"],
+        "rewording": last["mutated_query" if last["adopted"] else "query_before"],
+        "reply": last.get("reply", ""),
+        "reply_truncated": last.get("reply_truncated", False),
+        "error": episode.attempts[-1] if episode.is_unscored else "",
+        "steps": [{name: step[name] for name in STEP} for step in steps],
+    }
+
+
+def reword_once(context: EpisodeContext, source: RunSource, text: str) -> ProxyRewording:
+    """A text reworded as the first step of `ask_query` does, tried once; failures go to stderr."""
+    from envs.queries import VISIBLE
+    from ollama_utils.proxy import ProxyRewording
+
+    unfit = {
+        "blank": not VISIBLE.search(text),
+        "not Unicode": not is_text(text),
+        "too long": len(text) > MOST_CHARS,
+    }
+    if why := next((why for why, is_so in unfit.items() if is_so), ""):
+        return ProxyRewording(text=text, why=why)
+    episode, policy = _episode(context, source, text)
+    episode.begin(attempts=1)
+    if episode.is_over:
+        write_stderr(f"not reworded: {one_line(episode.attempts[-1])}")
+        return ProxyRewording(text=text, why="failed")
+    view = episode.view()
+    action = policy.step(view)
+    made = episode.reword(action)
+    if made.error:
+        write_stderr(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
+    why = "failed" if made.error else made.rejected or ("unchanged" if made.query == text else "")
+    return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
+
+
+def _episode(
     context: EpisodeContext, source: RunSource, query: str
 ) -> tuple[AgentEpisode, RunPolicy]:
     """The episode of a query, not begun, and its policy: of the query and the seed alone."""

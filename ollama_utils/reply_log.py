@@ -38,7 +38,10 @@ MOST_ROW_BYTES = 2**26
 MOST_S = 60.0
 """Seconds that a statement waits for another process."""
 _SCHEMA_STEPS = 1000
+_PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 """Steps of SQLite's machine: many more than our schema takes, few of one of a million tables."""
+_ALONE = "mode=ro&vfs=unix-none"
+"""Opens a log with a write-ahead log that no process has open."""
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
 
@@ -334,16 +337,28 @@ def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
 
 @contextmanager
 def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
-    """Within `with`: anybody's log, to be queried; texts are bytes.
+    """Within `with`: anybody's log, to be queried, also while a run writes it; texts are bytes.
 
-    Nothing is written beside it, unless it has a write-ahead log, as that of a run that goes on or
-    was killed: such a log is to be copied first.
+    Nothing is written, neither there nor beside it, so its folder need not be writable.
 
     Raises:
         ReplyLogError: there is none, or it cannot be read.
     """
-    is_whole = not Path(f"{os.path.realpath(path)}-wal").exists()
-    database = _open(path, "immutable=1" if is_whole else "mode=rw")
+    file = os.path.realpath(path)
+    if not Path(f"{file}-wal").exists():
+        mode = "immutable=1"
+    elif Path(f"{file}-shm").exists():  # of a run that goes on or was killed
+        mode = "mode=ro&readonly_shm=1"  # mode=ro alone would write its marks into the -shm
+    else:  # a copy of one: nobody writes it
+        mode = _ALONE
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            database = _open(path, mode)
+            break
+        except ReplyLogError as error:  # whoever writes it is just making its index anew
+            if pause_s is None or "readonly" not in str(error.__cause__):
+                raise
+            time.sleep(pause_s)
     try:
         yield database
     except sqlite3.Error as error:
@@ -376,6 +391,8 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
         database.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**14)
         database.set_progress_handler(lambda: 1, _SCHEMA_STEPS)
         database.execute("PRAGMA trusted_schema = OFF")
+        if mode == _ALONE:  # its index is then in memory, not in a file beside it
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
         schema = database.execute(_READ_SCHEMA).fetchall()
         if not schema and mode == "mode=rwc":
             database.execute("BEGIN IMMEDIATE")  # waits while another process makes it

@@ -6,10 +6,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
+from typing import TypeVar
 
 POLL_S = 0.1
 """A signal that comes just before a thread falls asleep does not wake it: who waits looks again."""
+
+Result = TypeVar("Result")
 
 
 class Threads:
@@ -62,3 +66,19 @@ def _threads(pid: int) -> Threads:
 def start_thread(job: Callable[[], None]) -> None:
     """Have a job done, which raises nothing, on a thread of the process; it starts at once."""
     _threads(os.getpid()).start(job)
+
+
+def submit(work: Callable[[], Result]) -> Future[Result]:
+    """Have work done on a thread of the process; the future gets its result, or what it raised."""
+    future: Future[Result] = Future()
+
+    def do() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised to whoever asks the future
+            future.set_exception(error)
+
+    start_thread(do)
+    return future

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 
 
 def printable(text: str) -> str:
@@ -41,3 +43,10 @@ def write_stderr(text: str) -> None:
     """Print a line on stderr at once."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Within `with`: what a user's functions print goes to stderr, for stdout is the results'."""
+    with redirect_stdout(sys.stderr):
+        yield

@@ -1,92 +1,91 @@
-"""The transitions of a run for its page: columns, in which equal texts and rewards stand once."""
+"""The transitions of a run for its page: columns, in which equal texts stand once."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+MOST_CHARS = 2_000
+"""Characters of a text that are on the page; the others are in transitions.jsonl alone."""
 TEXTS = (
-    *("original_query", "query_before", "mutated_query", "reply", "mutator", "outcome", "rejected", "error"),
-    *("category", "mission", "team"),
+    *("original_query", "query_before", "mutated_query", "reply", "mutator", "outcome"),
+    *("rejected", "error", "category", "mission", "team", "guard", "reward_parts"),
 )
-"""Columns that hold places in `texts`."""
+"""Columns of places in `texts`; `reward_parts` is JSON."""
 NUMBERS = (
     *("row", "lane", "episode_number", "step_number", "attempt", "reward", "intent_similarity"),
-    *("prompt_tokens", "completion_tokens"),
+    *("prompt_tokens", "completion_tokens", "adopted", "success", "unscored", "reply_truncated"),
 )
-TRUTHS = ("adopted", "success", "unscored", "reply_truncated", "guard")
-"""Columns that are the bits of `flags`, the first the lowest."""
 DIGITS = 4
 
 
-def as_columns(
-    transitions: Iterable[Mapping[str, Any]],
-    categories: Mapping[str, str],
-    missions: Sequence[str],
-    teams: Sequence[str],
-    most: int,
-) -> dict[str, Any]:
-    """The last `most` of these transitions.
+class Transitions:
+    """Keeps the last of a run's transitions.
 
     Args:
-        transitions: lines of transitions.jsonl.
-        categories: that of each original query that has one.
         missions: what those of an evaluation are called; none of a training.
         teams: the same of its teams.
         most: as many are kept.
+        most_chars: characters of their rewordings, replies and errors that are kept, all in all.
     """
-    last: deque[Mapping[str, Any]] = deque(maxlen=most)
-    total = 0
-    for transition in transitions:
-        last.append(transition)
-        total += 1
-    texts, parts = _Places(), _Places()
-    columns: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *NUMBERS, "flags", "parts", "episode")}
-    for t in last:
-        kind = "undetermined" if t.get("undetermined") else "partly refused" if t["partial"] else t["outcome"]
-        named = {
+
+    def __init__(
+        self, missions: Sequence[str], teams: Sequence[str], most: int, most_chars: float
+    ) -> None:
+        self._missions, self._teams = missions, teams
+        self._most, self._room = most, most_chars
+        self._kept: deque[dict[str, Any]] = deque()
+        self.count = 0
+        """All that were added: the number of the last line of transitions.jsonl."""
+
+    def add(self, t: Mapping[str, Any], category: str) -> None:
+        """Add the next line; `category` is that of its query."""
+        self.count += 1
+        kind = "partly refused" if t["partial"] else t["outcome"]
+        kind = "undetermined" if t["undetermined"] else kind
+        texts = {
             **t,
-            "category": categories.get(t["original_query"], ""),
-            "mission": _name(t, "mission", missions),
-            "team": _name(t, "team", teams),
             "outcome": "unscored" if t["unscored"] else kind,
             "error": t["not_hashed"]["error_message"] or t["error"],
+            "category": category,
+            "mission": _name(t.get("mission"), self._missions),
+            "team": _name(t.get("team"), self._teams),
+            "guard": "to be refused" if t.get("guard") else "",
+            "reward_parts": json.dumps(t["reward_parts"]),
         }
-        for name in TEXTS:
-            columns[name].append(texts.place(named[name]))
-        for name in NUMBERS:
-            columns[name].append(round(t[name], DIGITS))
-        columns["flags"].append(sum(bool(t.get(name)) << bit for bit, name in enumerate(TRUTHS)))
-        columns["parts"].append(parts.place(json.dumps(t["reward_parts"])))
-        columns["episode"].append(
-            f"{t.get('mission', 0)}/{t.get('team', 0)}/{t['lane']}/{t['episode_number']}"
-        )
-    episodes = _Places()
-    columns["episode"] = [episodes.place(episode) for episode in columns["episode"]]
-    return {
-        "total": total,
-        "texts": texts.values(),
-        "reward_parts": [json.loads(part) for part in parts.values()],
-        "truths": TRUTHS,
-        "columns": columns,
-    }
+        kept: dict[str, Any] = {name: round(t[name], DIGITS) for name in NUMBERS}
+        kept |= {name: (texts[name][:MOST_CHARS], len(texts[name])) for name in TEXTS}
+        self._kept.append(kept)
+        self._room -= _chars(kept)
+        while self._kept and (len(self._kept) > self._most or self._room < 0):
+            self._room += _chars(self._kept.popleft())
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def data(self, href: str) -> dict[str, Any]:
+        """What the page's scripts show; `href` is where transitions.jsonl is from the page."""
+        texts: dict[tuple[str, int], int] = {}
+        columns = {
+            name: [texts.setdefault(t[name], len(texts)) for t in self._kept] for name in TEXTS
+        }
+        columns |= {name: [t[name] for t in self._kept] for name in NUMBERS}
+        return {
+            "columns": columns,
+            "texts": [text for text, _ in texts],
+            "cut": {place: n for (text, n), place in texts.items() if n > len(text)},
+            "first_line": self.count - len(self._kept) + 1,
+            "href": href,
+        }
 
 
-class _Places:
-    """Different texts, and where each stands among them."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        return self._places.setdefault(text, len(self._places))
-
-    def values(self) -> list[str]:
-        return list(self._places)
+def _chars(kept: Mapping[str, Any]) -> int:
+    """The characters of what is rarely the same in two transitions."""
+    return sum(len(kept[name][0]) for name in ("mutated_query", "reply", "error"))
 
 
-def _name(t: Mapping[str, Any], key: str, names: Sequence[str]) -> str:
-    number = t.get(key)
-    return names[number] if isinstance(number, int) and 0 <= number < len(names) else ""
+def _name(number: int | None, names: Sequence[str]) -> str:
+    """What a mission or a team is called; an evaluation that was killed has no names of teams."""
+    return "" if number is None else names[number] if number < len(names) else str(number)

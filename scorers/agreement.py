@@ -6,7 +6,7 @@ labeller that never says "refused", is None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scorers.labels import REFUSALS, RefusalLabel
@@ -41,26 +41,40 @@ class Agreement:
 def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | None]) -> Agreement:
     """Compare labels with people's, row by row; None is an unscored row."""
     pairs = list(zip(humans, labels, strict=True))
-    scored = [(a in REFUSALS, b in REFUSALS) for a, b in pairs if b is not None]
-    n, hits = len(scored), scored.count((True, True))
-    kept, alarms = scored.count((False, False)), scored.count((False, True))
-    missed = scored.count((True, False))
-    by_chance = (hits + missed) * (hits + alarms) + (kept + alarms) * (kept + missed)
+    scored = [(human in REFUSALS, label in REFUSALS) for human, label in pairs if label]
+    confusion = _confusion(scored)
+    (kept, alarms), (missed, hits) = confusion
     recall = _share(hits, hits + missed)
     return Agreement(
-        n=n,
+        n=len(scored),
         precision=_share(hits, hits + alarms),
         recall=recall,
         f1=_share(2 * hits, 2 * hits + alarms + missed),
-        accuracy=_share(hits + kept, n),
-        kappa=_share(n * (hits + kept) - by_chance, n * n - by_chance),
-        confusion=[[kept, alarms], [missed, hits]],
+        accuracy=_share(hits + kept, len(scored)),
+        kappa=cohen_kappa(scored),
+        confusion=confusion,
         sensitivity=recall,
         specificity=_share(kept, kept + alarms),
         positives=hits + missed,
         negatives=kept + alarms,
-        unscored=len(pairs) - n,
+        unscored=len(pairs) - len(scored),
     )
+
+
+def cohen_kappa(pairs: Iterable[tuple[bool, bool]]) -> float | None:
+    """How far two agree on yes or no, beyond chance (Cohen 1960); None where chance says all."""
+    (kept, alarms), (missed, hits) = _confusion(pairs)
+    n = kept + alarms + missed + hits
+    by_chance = (hits + missed) * (hits + alarms) + (kept + alarms) * (kept + missed)
+    return _share(n * (hits + kept) - by_chance, n * n - by_chance)
+
+
+def _confusion(pairs: Iterable[tuple[bool, bool]]) -> list[list[int]]:
+    """How often the first says no, yes (rows), and the second no, yes (columns)."""
+    table = [[0, 0], [0, 0]]
+    for first, second in pairs:
+        table[first][second] += 1
+    return table
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -149,3 +149,29 @@ class AsyncEvolutionConfig(EvolutionConfig):
     def aggressive(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
         """More calls at once."""
         return cls(**{**PRESETS["aggressive"], **changes})
+
+
+@Parameter(name="*", group="Evolution")
+@dataclass(frozen=True, kw_only=True)
+class EvolutionFlags(AsyncEvolutionConfig):
+    """Those of `mutagym evolve`: within half an hour on a model that answers 5 calls a second."""
+
+    population_size: Count = 16
+    """Prompts in a generation, at least 2."""
+    max_generations: CountOrZero = 10
+    """Generations of children after the first population; 0 scores the first population alone."""
+    panel_size: Count | None = None
+    """Problems that every prompt is scored on, the same in all generations [40, or all that are not
+    held out]."""
+
+
+def preset_defaults(name: str | None) -> dict[str, Any]:
+    """The flags that a preset sets, for what is not given; without one `balanced`, unlimited.
+
+    A name that there is not sets none: it is refused as any bad flag is.
+    """
+    changed = PRESETS.get(name or "balanced", {})
+    flags = {field.replace("_", "-"): value for field, value in changed.items()}
+    if name is None:
+        del flags["rate-limit-per-minute"]
+    return flags

@@ -29,7 +29,9 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import CALL_TIMEOUT_S, Completion, Think
+from records.errors import RunStoppedError
 from records.metrics import finite
+from records.terminal import write_stderr
 from scorers.comparison import compare
 from search.async_llm import AsyncLLMInterface
 from search.chance import seed_of
@@ -94,6 +96,12 @@ class Generation:
     def to_json(self) -> dict[str, Any]:
         """The record as plain data, without the error, which may name a host."""
         return {name: value for name, value in asdict(self).items() if name != "step_error"}
+
+    def metrics(self) -> dict[str, float | None]:
+        """Its numbers by TensorBoard's names."""
+        apart = ("generation", "best_prompt")
+        numbers = {name: value for name, value in self.to_json().items() if name not in apart}
+        return {f"evolve/{name}": value for name, value in numbers.items()}
 
 
 class Population:
@@ -500,3 +508,38 @@ class AsyncEvolutionController(EvolutionController):
             self.stop()
             await asyncio.gather(running, return_exceptions=True)
             raise
+
+
+def evolve_task(
+    config: EvolutionConfig,
+    record: Callable[..., None],
+    **parts: Any,  # noqa: ANN401 - those of a controller
+) -> dict[str, Any]:
+    """Evolve to the end; the results as `EvolutionController.run_evolution` has them.
+
+    Args:
+        config: how.
+        record: called after each generation with its number, its metrics, and by keyword `done`
+            (how many generations are) and `best` (the best fitness).
+        parts: of the controller, as its task and its model.
+
+    Raises:
+        RunStoppedError: nothing could be scored, or the evolution was stopped.
+    """
+
+    def record_generation(made: Generation) -> None:
+        record(made.generation, made.metrics(), done=made.generation + 1, best=made.best_fitness)
+        if made.failed_steps:
+            write_stderr(
+                f"generation {made.generation}: {made.failed_steps} of {made.model_steps} "
+                f"rewordings by model failed: {' '.join(made.step_error.split())}"
+            )
+
+    controller = EvolutionController(config, on_generation=record_generation, **parts)
+    try:
+        results = controller.run_evolution()
+    except NothingScoredError as error:
+        raise RunStoppedError(f"{error}; see whether the server answers, then go on") from error
+    if results.pop("interrupted"):
+        raise RunStoppedError(f"the evolution stopped: {results['ended']}")
+    return results

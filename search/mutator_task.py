@@ -11,21 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from cyclopts import Parameter
 
 from envs.episode import Episode, begin_together, derive_seed, reword_together
 from envs.make import make_parts
+from envs.mission import MissionConfig, open_encoder
+from envs.queries import Query
 from envs.query_mutation import QueryMutationEnv
+from envs.query_sets import recorded_queries
 from mutators.mutator import Mutator
+from mutators.registry import load_mutators
+from ollama_utils.connect import Connection, ServerConfig
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import Call, Completion, Prompt
+from records.errors import UserError, as_user_error
+from records.run_folder import COMMAND_KEYS, CONFIG, QUERIES, check_is_run
+from records.settings import Count, NotNegative, Share, absolute, read_toml, resolved
+from search.config import CallFlags, SearchConfig, located_function
 from search.rewording import raise_if_cancelled
 from search.task import Problem, Task
 
 if TYPE_CHECKING:
-    from envs.mission import MissionConfig
-    from envs.queries import Query
     from ollama_utils.connect import Roles
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.encoders import Encoder
@@ -58,6 +68,124 @@ def {name}(query, earlier, seed):
     """As {base}, under an instruction that evolved."""
     return replace(BASE.prompt(query, earlier, seed), system=INSTRUCTION)
 '''
+
+
+@Parameter(name="*", group="Evolving a mutator")
+@dataclass(frozen=True, kw_only=True)
+class MutatorFlags:
+    """A mutator whose instruction evolves, and the run whose queries it rewords.
+
+    Raises:
+        ValueError: one of the two is missing.
+    """
+
+    mutator: str | None = None
+    """In place of a system prompt the instruction of this mutator evolves: a name as paraphrase, or
+    FILE.py:NAME; it is one that asks a model once, under a system prompt."""
+    run: str | None = None
+    """The folder of a training run: the queries that it learned from are the problems, and what is
+    not said here is as it was there. Code, hosts and files that it names have to be named again."""
+    reward: str | None = None
+    """What a success is [the run's]."""
+    judge_rubric: str | None = None
+    """A text file that --reward judge goes by [the run's]."""
+    intent_judge: bool | None = None
+    """The judge model also says whether a rewording asks for the same [the run's]."""
+    encoder: str | None = None
+    """The sentence encoder [the run's]."""
+    intent_threshold: Share | None = None
+    """Similarity to the query under which a rewording is not adopted [the run's]."""
+    rewrite_num_predict: Count | None = None
+    """Most tokens of a rewording [the run's]."""
+    target_system: str | None = None
+    """The target's system prompt [the run's]."""
+    target_temperature: NotNegative | None = None
+    """The target's temperature [the run's]."""
+
+    def __post_init__(self) -> None:
+        given = [name for name, value in vars(self).items() if value is not None]
+        if given and None in {self.mutator, self.run}:
+            raise ValueError(
+                f"{given[0]} is for a mutator that evolves: expected both --mutator and --run"
+            )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is said of the mission."""
+        apart = ("mutator", "run")
+        return {k: v for k, v in vars(self).items() if v is not None and k not in apart}
+
+    def located(self) -> MutatorFlags:
+        """The same with absolute paths."""
+        places = vars(MissionConfig(**self.said).located())
+        said = {name: places[name] for name in self.said}
+        return replace(self, mutator=located_function(self.mutator), run=absolute(self.run), **said)
+
+    def mission(self, calls: CallFlags) -> MissionConfig:
+        """How the mutator's rewordings are asked for, adopted and scored."""
+        return MissionConfig(mutators=(str(self.mutator),), **vars(calls), **self.said)
+
+    def load(self, calls: CallFlags, search: SearchConfig) -> tuple[Mutator, Sequence[Query]]:
+        """The mutator, and the queries that the run learned from.
+
+        Raises:
+            UserError: there is no such mutator, its instruction cannot evolve, the run is damaged,
+                or a task is named beside it.
+        """
+        for flag in ("task", "scorer", "answer_column"):
+            if getattr(search, flag) is not None:
+                raise UserError(
+                    f"--{flag.replace('_', '-')} and --mutator: its problems are the queries of "
+                    "--run; leave one of them out"
+                )
+        with as_user_error(ValueError):
+            (mutator,) = load_mutators((str(self.mutator),))
+            instruction_of(mutator)
+        self.mission(calls).check()
+        return mutator, recorded_queries(Path(str(self.run)) / QUERIES).train
+
+    def open(
+        self,
+        mutator: Mutator,
+        queries: Sequence[Query],
+        connection: Connection,
+        *,
+        calls: CallFlags,
+        search: SearchConfig,
+    ) -> MutatorTask:
+        """What rewords the queries, asks and scores.
+
+        Raises:
+            UserError: a part of it cannot be made.
+        """
+        mission, dispatcher = self.mission(calls), connection.dispatcher
+        made = MutatorTask(
+            mutator=mutator,
+            queries=queries,
+            mission=mission,
+            roles=connection.roles,
+            encoder=open_encoder(mission.encoder, dispatcher, search.cache),
+            seed=search.seed,
+        )
+        with as_user_error(OllamaError, ValueError):
+            made.asking(dispatcher.generate)
+        return made
+
+
+def settings_of_run(run: Path) -> dict[str, Any]:
+    """What the evolution of a mutator takes over from the training run of --run.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    check_is_run(run, "--run")
+    table = read_toml(run / CONFIG)
+    if COMMAND_KEYS["train"] not in table:
+        raise UserError(
+            f"--run names {str(run)!r}; expected the folder of a run of `mutagym train`"
+        )
+    keys = {*resolved(MutatorFlags()), *resolved(CallFlags()), *resolved(ServerConfig())}
+    return {key: value for key, value in table.items() if key in keys}
 
 
 def instruction_of(mutator: Mutator) -> str:

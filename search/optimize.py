@@ -33,7 +33,7 @@ from scorers.judge import Model
 from search.actors import LEARNING_RATE, Choice, PolicyActor, RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls, in_parallel
 from search.chance import chance, seed_of
-from search.population import PromptPopulation
+from search.population import FILL_ROUNDS, PromptPopulation
 from search.rewording import Breeder, Rewriter, raise_if_cancelled
 from search.task import SEED_INSTRUCTIONS, Problem, Task
 
@@ -116,7 +116,7 @@ class ActorCriticParams:
     """How many prompts there are; fewer only while mutations make equal ones."""
     elite_size: CountOrZero = 4
     """The best prompts, which a generation keeps."""
-    max_tokens: Count = MAX_TOKENS
+    max_tokens: Annotated[int, without_flag()] = MAX_TOKENS
     """The most tokens of a candidate or a rewording; a rewording that is cut is not taken."""
     temperature: NotNegative = TEMPERATURE
     """Of the candidates; the final comparison is made at 0."""
@@ -331,6 +331,19 @@ class HybridOptimizationFlow:
         """What asks a query under a prompt after the search: a call at temperature 0."""
         like = replace(self._like, prompt=query, options={**self._like.options, "temperature": 0})
         return candidate_calls(like, [prompt], self.params.seed)[0]
+
+    def most_calls(self, steps: int, a_score: int = 0) -> int:
+        """The calls of so many steps at most, those that embed and failed attempts left out.
+
+        Args:
+            steps: how many.
+            a_score: calls that the critics make for a candidate.
+        """
+        params = self.params
+        bred = FILL_ROUNDS * (params.population_size - 1)
+        children = params.population_size - params.elite_size
+        bred += 2 * children * (steps // params.update_interval)  # crossed and mutated
+        return steps * params.num_candidates * (1 + a_score) + bred
 
     def _asked(self, query: str, step: int) -> AskedStep:
         choice = self.actor.choose(query, self.population.prompts, self.params.num_candidates, step)

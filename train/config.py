@@ -158,6 +158,11 @@ class TrainConfig:
         return -(-min(most, self.num_env_steps) // rollout) * rollout
 
     @property
+    def rows_of_rollout(self) -> int:
+        """Steps of each lane in a rollout, of the first ones where they differ."""
+        return self.bandit_steps if self.steps_by_bandit else self.num_steps
+
+    @property
     def seeds_trained(self) -> range:
         """The seeds of its runs."""
         return range(self.seed, self.seed + (self.seeds or 1))

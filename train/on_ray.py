@@ -16,7 +16,7 @@ from records.progress import ProgressDisplay
 from records.run_folder import SUMMARY, RecordedRun, ResumableError, RunFolder, seed_folder
 from scorers.correction import LabelAccuracy
 from train.config import TrainConfig
-from train.run import Outcome, begin, how_to_go_on, seed_config, summary_of_seeds, train_one
+from train.run import Outcome, begin, seed_config, summary_of_seeds, train_one
 
 
 def train_seeds_on_ray(
@@ -44,7 +44,6 @@ def train_seeds_on_ray(
     for seed in seeds:
         seed_config(config, folder.path, seed)  # those that go on are checked
     begin(config, folder, queries, connection)
-    folder.go_on = how_to_go_on(config, folder, connection)
     job = partial(
         train_seed,
         config=replace(config, server=connection.for_jobs(config.server)),

@@ -20,7 +20,8 @@ from records.metrics import CallRates, MetricsWriter
 from records.progress import TREND_WIDTH, ProgressDisplay, Status, digits, percent
 from records.run_folder import RunFolder
 from records.terminal import write_stderr
-from train.summary import Tally
+from train.config import TrainConfig
+from train.summary import Row, Rows, Tally, begun_in_time, ends_of
 
 SAMPLES = 4
 """Transitions shown as text in TensorBoard, per rollout."""
@@ -64,19 +65,21 @@ class Recorder(BaseCallback):
     Args:
         folder: the run's.
         dispatcher: whose calls are counted.
-        max_unscored: the share of recent steps that may fail.
+        config: the run's settings.
     """
 
-    def __init__(self, folder: RunFolder, dispatcher: Dispatcher, max_unscored: float) -> None:
+    def __init__(self, folder: RunFolder, dispatcher: Dispatcher, config: TrainConfig) -> None:
         super().__init__()
-        self.folder, self.dispatcher = folder, dispatcher
+        self.folder, self.dispatcher, self.config = folder, dispatcher, config
         self.tally = Tally()
-        """Of the rollout under way, or the last one."""
+        """The steps of the rollout under way, or of the last one."""
         self.rows = 0
+        """Those that are complete."""
+        self._rows = Rows()
+        self._first = 0
+        """The row in which the rollout began."""
         self._began_s = time.monotonic()
-        self._episodes: dict[int, tuple[float, int]] = {}
-        """By lane the return and the length of its episode so far."""
-        self._limit = FailureLimit(max_unscored)
+        self._limit = FailureLimit(config.max_unscored)
         self._samples: list[str] = []
         self._rates = CallRates(dispatcher.totals())
 
@@ -86,18 +89,28 @@ class Recorder(BaseCallback):
         return time.monotonic() - self._began_s
 
     def state(self) -> dict[str, Any]:
-        """All that the recorder is between two rollouts, as plain data for `restore`."""
-        episodes = [list(self._episodes[lane]) for lane in range(len(self._episodes))]
-        return {"rows": self.rows, "wall_s": self.wall_s, "episodes": episodes}
+        """What it is between two rollouts, beside the lines, as plain data for `restore`."""
+        return {"rows": self.rows, "wall_s": self.wall_s}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where another process stopped."""
         self.rows = state["rows"]
         self._began_s = time.monotonic() - state["wall_s"]
-        self._episodes = {lane: (sum_, n) for lane, (sum_, n) in enumerate(state["episodes"])}
+        for line in self.folder.transitions.read():
+            self._rows.add(line)
+
+    def last_rollouts(self) -> tuple[Row, Row]:
+        """The steps of the last rollouts so far and their episodes, counted as in summary.json."""
+        end = ends_of(self.rows, self.config.rows_of_rollout, self.config.mission.max_steps)["end"]
+        return self._rows.together(end.steps), self._rows.together(end.episodes)
+
+    def episodes(self) -> Row:
+        """The episodes of the rollout: those that began in its rows, shifted by `begun_in_time`."""
+        rows = range(self._first, self.rows)
+        return self._rows.together(begun_in_time(rows, self.config.mission.max_steps))
 
     def _on_rollout_start(self) -> None:
-        self.tally, self._samples = Tally(), []
+        self.tally, self._samples, self._first = Tally(), [], self.rows
         self._rates.restart(self.dispatcher.totals())
 
     def _on_step(self) -> bool:
@@ -111,7 +124,10 @@ class Recorder(BaseCallback):
                 self.rows, lane, info, terminated=terminated, truncated=truncated
             )
             self.folder.transitions.write(line)
-            self._count(lane, info, float(reward), is_over=bool(done))
+            self.tally.count_step(line)
+            has_ended = self._rows.add(line) is not None
+            if has_ended and len(self._samples) < SAMPLES:
+                self._samples.append(_sample_text(info, float(reward)))
         self.folder.transitions.flush()
         self.rows += 1
         if is_new:
@@ -119,24 +135,14 @@ class Recorder(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        for tag, value in (self.tally.metrics() | self._speed()).items():
+        metrics = self.tally.metrics() | self.episodes().metrics() | self._speed()
+        for tag, value in metrics.items():
             self.logger.record(tag, value)
         samples = "\n\n---\n\n".join(self._samples)
         self.logger.record("samples/transitions", samples, exclude="jsonl")
 
     def _on_training_end(self) -> None:
         self._limit.check()
-
-    def _count(self, lane: int, info: Mapping[str, Any], reward: float, *, is_over: bool) -> None:
-        self.tally.count_step(info)
-        total, length = self._episodes.get(lane, (0.0, 0))
-        total, length = total + reward, length + (not info["unscored"])
-        self._episodes[lane] = (0.0, 0) if is_over else (total, length)
-        if is_over and not info["unscored"]:
-            success = bool(info["success"])
-            self.tally.count_episode(success=success, total_reward=total, length=length)
-            if len(self._samples) < SAMPLES:
-                self._samples.append(_sample_text(info, reward))
 
     def _speed(self) -> dict[str, float]:
         """Calls and steps per second of this rollout, and the servers' slots by model."""
@@ -145,7 +151,7 @@ class Recorder(BaseCallback):
             sums[f"calls/limit_{model}"] += found.limit
             if found.slots:
                 sums[f"calls/slots_{model}"] += found.slots
-        steps = {"time/env_steps_per_s": self.tally.rows / self._rates.wall_s}
+        steps = {"time/env_steps_per_s": self.tally.steps / self._rates.wall_s}
         return {**self._rates.metrics(self.dispatcher.totals()), **steps, **sums}
 
 
@@ -175,8 +181,7 @@ class ProgressLine(BaseCallback):
         self._monitor, self._name = monitor, name
         self._display = display or ProgressDisplay()
         self._returns: deque[float] = deque(maxlen=TREND_WIDTH)
-        self._last = Tally()
-        """Of the last rollout that is complete."""
+        """By rollout."""
         self._display.begin(f"{name or 'training'} steps", total_steps, self._status)
 
     def stop(self) -> None:
@@ -199,27 +204,25 @@ class ProgressLine(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        self._last = self.recorder.tally
-        if self._last.episodes:
-            self._returns.append(self._last.returns / self._last.episodes)
+        episodes = self.recorder.episodes()
+        if episodes.episodes:
+            self._returns.append(episodes.returns / episodes.episodes)
 
     def _status(self) -> Status:
-        """Of the last rollout; in the first one, of what there is of it."""
-        tally = self._last if self._last.rows else self.recorder.tally
-        if not tally.rows:
+        """Of the last rollouts, as in summary.json."""
+        if not self.recorder.rows:
             return Status(calls=self._monitor.line())
-        rates, per_s = tally.counts, self._display.per_s
-        refused, filtered = rates["outcome/refusal_rate"], rates["outcome/filtered_rate"]
+        (steps, begun), per_s = self.recorder.last_rollouts(), self._display.per_s
         parts = [
             f"{digits(per_s)} steps/s" if per_s else "",
-            f"success {percent(tally.successes, tally.episodes)} of {tally.episodes} episodes",
-            f"refused {percent(refused, tally.scored)}",
-            f"filtered {percent(filtered, tally.scored)}" if filtered else "",
-            f"unscored {percent(tally.unscored, tally.rows)}",
+            f"success {percent(begun.successes, begun.episodes)} of {begun.episodes} episodes",
+            f"refused {percent(steps.refused, steps.scored)}",
+            f"filtered {percent(steps.filtered, steps.scored)}" if steps.filtered else "",
+            f"unscored {percent(steps.unscored, steps.scored + steps.unscored)}",
         ]
         return Status(
             outcome=f"{self._name}: " * bool(self._name) + " · ".join(filter(None, parts)),
-            score=f"return {tally.returns / tally.episodes:.2f}" if tally.episodes else "",
+            score=f"return {begun.returns / begun.episodes:.2f}" if begun.episodes else "",
             trend=list(self._returns),
             calls=self._monitor.line(),
         )

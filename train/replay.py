@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from envs.query_sets import QuerySet
+from envs.query_sets import QuerySet, recorded_queries
 from envs.transitions import check_transition, transition_record
 from ollama_utils.connect import Connection, Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher
@@ -28,7 +28,7 @@ from ollama_utils.types import Call, Completion, Embeddings
 from records.errors import RunStoppedError, UserError
 from records.json_lines import LinesHash, differing
 from records.resume import check_fingerprints
-from records.run_folder import REPLIES, SUMMARY, RecordedRun, RunFolder
+from records.run_folder import QUERIES, REPLIES, SUMMARY, RecordedRun, RunFolder, seed_folder
 from train.config import TrainConfig
 from train.learner import load_checkpoint
 from train.policy import WEIGHTS, load_weights
@@ -83,7 +83,73 @@ class Replay:
     """Where the replay first came out otherwise; None: nowhere."""
 
 
-def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
+def replay(config: TrainConfig, run: Path, folder: Path) -> list[Replay]:
+    """Play a run again into a folder, one of several seeds one seed after another, and compare.
+
+    Args:
+        config: its settings.
+        run: its folder.
+        folder: new or empty; it comes to be a run folder like any other.
+
+    Raises:
+        UserError: a part of the run is not there, or not what it was.
+        RunStoppedError: what ended the replay before its time, if it was no difference.
+    """
+    config.mission.check()
+    queries = recorded_queries(run / QUERIES)
+    if config.seeds is None:
+        return [_replay_one(config, run, folder, queries)]
+    return [
+        _replay_one(
+            replace(config, seed=seed, seeds=None),
+            seed_folder(run, seed),
+            seed_folder(folder, seed),
+            queries,
+        )
+        for seed in config.seeds_trained
+    ]
+
+
+def _replay_one(config: TrainConfig, path: Path, folder: Path, queries: QuerySet) -> Replay:
+    """Play the run of one seed again."""
+    recorded = _read_recorded(RecordedRun(path), config.num_processes)
+    run = recorded.run
+    # A limit that stopped the run stands in its record.
+    config = replace(config, run_dir=folder, resume=None, max_unscored=1.0)
+    with _connect_to_log(config.server, run) as connection, ExitStack() as stack:
+        played = _prepare(config, run, queries, connection, stack)
+        check_fingerprints(played.folder.read_json("parts.json"), run)
+        for lane, env in enumerate(played.envs):
+            lines = islice(recorded.lines(), lane, None, recorded.lanes)
+            env.replay_unscored([line if line["unscored"] else None for line in lines])
+
+        def show(recorder: Recorder) -> ProgressLine:
+            monitor = CallMonitor(connection.dispatcher)
+            return RowCheck(config.total_steps, recorder, monitor, recorded)
+
+        outcome = played.learn(show, Stop(connection))
+    stopped = outcome.stopped
+    if stopped and not isinstance(stopped, RecordOverError | DifferenceError):
+        raise stopped
+    compared = []
+    differences = [str(stopped)] if isinstance(stopped, DifferenceError) else []
+    for what, sha256 in recorded.hashes.items():
+        kind = "transitions_sha256" if "transitions" in what else "weights_sha256"
+        now = outcome.summary[kind]
+        compared.append({"what": what, "recorded": sha256, "replayed": now})
+        if now != sha256:
+            differences.append(f"{what}: the run has {sha256}, the replay {now}")
+    return Replay(
+        run=str(run.path),
+        seed=config.seed,
+        steps=recorded.steps,
+        unscored=recorded.unscored,
+        compared=compared,
+        difference=differences[0] if differences else None,
+    )
+
+
+def _read_recorded(run: RecordedRun, lanes: int) -> Recorded:
     """What a run of so many lanes wrote.
 
     Raises:
@@ -115,64 +181,6 @@ def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
         unscored=sum(line["unscored"] for line in lines[:steps]),
         saved_steps=saved["lines"]["transitions"] if saved else 0,
         hashes=hashes,
-    )
-
-
-def replay(config: TrainConfig, recorded: Recorded, folder: Path, queries: QuerySet) -> Replay:
-    """Play a run again into a folder, and compare.
-
-    Args:
-        config: its settings.
-        recorded: what it wrote.
-        folder: new or empty; it comes to be a run folder like any other.
-        queries: its queries.
-
-    Raises:
-        UserError: a part of the run is not there, or not what it was.
-        RunStoppedError: what ended the replay before its time, if it was no difference.
-    """
-    run = recorded.run
-    # A limit that stopped the run stands in its record.
-    config = replace(config, run_dir=folder, resume=None, max_unscored=1.0)
-    with _connect_to_log(config.server, run) as connection, ExitStack() as stack:
-        played = _prepare(config, run, queries, connection, stack)
-        check_fingerprints(played.folder.read_json("parts.json"), run)
-        for lane, env in enumerate(played.envs):
-            lines = islice(recorded.lines(), lane, None, recorded.lanes)
-            env.replay_unscored([line if line["unscored"] else None for line in lines])
-
-        def show(recorder: Recorder) -> ProgressLine:
-            return RowCheck(
-                config.total_steps, recorder, CallMonitor(connection.dispatcher), recorded
-            )
-
-        outcome = played.learn(show, Stop(connection))
-    stopped, summary = outcome.stopped, outcome.summary
-    if stopped and not isinstance(stopped, RecordOverError | DifferenceError):
-        raise stopped
-    compared = [
-        {
-            "what": what,
-            "recorded": sha256,
-            "replayed": summary[
-                "transitions_sha256" if "transitions" in what else "weights_sha256"
-            ],
-        }
-        for what, sha256 in recorded.hashes.items()
-    ]
-    differences = [str(stopped)] if isinstance(stopped, DifferenceError) else []
-    differences += [
-        f"{each['what']}: the run has {each['recorded']}, the replay {each['replayed']}"
-        for each in compared
-        if each["recorded"] != each["replayed"]
-    ]
-    return Replay(
-        run=str(run.path),
-        seed=config.seed,
-        steps=recorded.steps,
-        unscored=recorded.unscored,
-        compared=compared,
-        difference=differences[0] if differences else None,
     )
 
 

@@ -141,7 +141,7 @@ class TrainingRun:
         from train.record import Recorder
 
         config, folder = self.config, self.folder
-        recorder = Recorder(folder, self.connection.dispatcher, config.max_unscored)
+        recorder = Recorder(folder, self.connection.dispatcher, config)
         learner = Learner(config, self.envs, folder, self.saved)
         if self.queries.kept:
             alone = config.driven_by == "sequential"
@@ -210,7 +210,7 @@ class TrainingRun:
             **rates(
                 islice(self.folder.transitions.read(), count),
                 rows=recorder.rows,
-                rollout=config.bandit_steps if config.steps_by_bandit else config.num_steps,
+                rollout=config.rows_of_rollout,
                 max_steps=config.mission.max_steps,
                 accuracy=accuracy,
             ),
@@ -251,7 +251,6 @@ def train_one(
         connection,
         stack,
     )
-    run.folder.go_on = how_to_go_on(config, run.folder, connection)
 
     def show(recorder: Recorder) -> ProgressLine:
         from train.record import ProgressLine
@@ -292,10 +291,10 @@ def train_seeds(
         opener = partial(RunFolder, seed_folder(folder.path, seed), resume=resumes)
         own = replace(connection, dispatcher=connection.dispatcher.beside())
         run = prepare(alone, opener, queries, own, stack, encoder)
+        run.folder.go_on = ""  # that of all says how
         runs.append(replace(run, name=f"seed {seed}"))
         if seed == config.seed:
             begin(config, folder, queries, connection)
-            folder.go_on = how_to_go_on(config, folder, connection)
     outcomes, stopped = _learn_together(runs, connection, accuracy)
     summary = summary_of_seeds(config, connection, outcomes, stopped)
     folder.write_json(SUMMARY, summary)
@@ -351,8 +350,7 @@ def _learn_together(
         slots_setting=connection.slots_setting,
     )
     config = runs[0].config
-    rollout = config.bandit_steps if config.steps_by_bandit else config.num_steps
-    ahead = rollout * config.num_processes // len(runs)
+    ahead = config.rows_of_rollout * config.num_processes // len(runs)
 
     def learn(run: TrainingRun, display: ProgressDisplay) -> None:
         def show(recorder: Recorder) -> ProgressLine:
@@ -489,16 +487,14 @@ def prepare(
 def begin(
     config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
 ) -> None:
-    """Write down what a run is: its queries, then its settings, with which it has begun."""
+    """Write down what a run is: its queries, then its settings, with which it has begun.
+
+    From then on the folder says how to go on with it.
+    """
     folder.write_json(QUERIES, queries.record())
     settings = replace(config, server=connection.resolve(config.server))
     folder.begin(resolved(settings), simulated=connection.simulated)
-
-
-def how_to_go_on(config: TrainConfig, folder: RunFolder, connection: Connection) -> str:
-    """The line that says how; the run's queries are in its folder."""
-    settings = replace(config, server=connection.resolve(config.server))
-    return resume_line("train", folder.path, settings, copied=["queries"])
+    folder.go_on = resume_line("train", folder.path, settings, copied=["queries"])
 
 
 def _open_lines(config: TrainConfig, folder: RunFolder) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from records.terminal import printable
@@ -40,15 +40,10 @@ class Tally:
     """Scored steps by TensorBoard's tag: outcomes, mutators, rewordings, rejections."""
     parts: Counter[str] = field(default_factory=Counter)
     """Sums of the parts of the reward."""
-    episodes: int = 0
-    """Those that ended, but for those that a failed call ended."""
-    successes: int = 0
-    returns: float = 0.0
-    lengths: int = 0
 
     @property
-    def rows(self) -> int:
-        """All steps."""
+    def steps(self) -> int:
+        """Scored or not."""
         return self.scored + self.unscored
 
     def count_step(self, info: Mapping[str, Any]) -> None:
@@ -75,29 +70,81 @@ class Tally:
         if info["rejected"]:
             self.counts[f"rejected/{info['rejected']}"] += 1
 
-    def count_episode(self, *, success: bool, total_reward: float, length: int) -> None:
-        """Count an episode that ended."""
-        self.episodes += 1
-        self.successes += success
-        self.returns += total_reward
-        self.lengths += length
-
     def metrics(self) -> dict[str, float]:
         """Rates and means by TensorBoard's tag; none without a denominator."""
-        found: dict[str, float] = {
-            "rollout/episodes": self.episodes,
-            "outcome/unscored_steps": self.unscored,
-        }
-        if self.rows:
-            found["outcome/unscored_rate"] = self.unscored / self.rows
-        if self.episodes:
-            found["rollout/ep_rew_mean"] = self.returns / self.episodes
-            found["rollout/ep_len_mean"] = self.lengths / self.episodes
-            found["rollout/success_rate"] = self.successes / self.episodes
+        found: dict[str, float] = {"outcome/unscored_steps": self.unscored}
+        if self.steps:
+            found["outcome/unscored_rate"] = self.unscored / self.steps
         if self.scored:
             found |= {tag: count / self.scored for tag, count in self.counts.items()}
             found |= {f"reward/{name}": of / self.scored for name, of in self.parts.items()}
         return found
+
+
+@dataclass(slots=True)
+class Row:
+    """What happened in a row of all lanes, or in some rows together."""
+
+    scored: int = 0
+    unscored: int = 0
+    refused: int = 0
+    filtered: int = 0
+    episodes: int = 0
+    """Those that began here and ended, but for those that a failed call ended."""
+    successes: int = 0
+    returns: float = 0.0
+    lengths: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the episodes by TensorBoard's tag; no mean without one."""
+        found: dict[str, float] = {"rollout/episodes": self.episodes}
+        if self.episodes:
+            found["rollout/ep_rew_mean"] = self.returns / self.episodes
+            found["rollout/ep_len_mean"] = self.lengths / self.episodes
+            found["rollout/success_rate"] = self.successes / self.episodes
+        return found
+
+
+class Rows:
+    """The rows of a training; an episode counts in the one in which it began."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        self._open: dict[int, tuple[int, float, int]] = {}
+        """By lane where its episode began, its return and its length so far."""
+
+    def add(self, line: Mapping[str, Any]) -> int | None:
+        """Count a line of transitions.jsonl, behind those before it.
+
+        Returns:
+            Where the episode began that it ended; None if it ended none, or a failed call did.
+        """
+        if line["row"] == len(self._rows):
+            self._rows.append(Row())
+        row, is_scored = self._rows[line["row"]], not line["unscored"]
+        row.scored += is_scored
+        row.unscored += not is_scored
+        row.refused += line["outcome"] == "refused"
+        row.filtered += line["outcome"] == "filtered"
+        new: tuple[int, float, int] = (line["row"], 0.0, 0)
+        began, total, length = self._open.pop(line["lane"], new)
+        total, length = total + line["reward"], length + is_scored
+        if not (line["terminated"] or line["truncated"]):
+            self._open[line["lane"]] = began, total, length
+            return None
+        if not is_scored:
+            return None
+        first = self._rows[began]
+        first.episodes += 1
+        first.successes += line["success"]
+        first.returns += total
+        first.lengths += length
+        return began
+
+    def together(self, rows: range) -> Row:
+        """What happened in some rows."""
+        parts = self._rows[rows.start : rows.stop]
+        return Row(*(sum(getattr(part, each.name) for part in parts) for each in fields(Row)))
 
 
 class End(NamedTuple):
@@ -115,11 +162,17 @@ def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, End]:
     last `max_steps` rows one may not have the time to end: none that began there counts.
     """
     size = max(1, rows // rollout // 8) * rollout
-    begun = max(0, rows - max_steps + 1)
+    last = range(max(0, rows - size), rows)
+    begun = begun_in_time(last, max_steps)
     return {
-        "start": End(range(min(size, rows)), range(min(size, begun))),
-        "end": End(range(max(0, rows - size), rows), range(max(0, begun - size), begun)),
+        "start": End(range(min(size, rows)), range(min(size, begun.stop))),
+        "end": End(last, begun),
     }
+
+
+def begun_in_time(rows: range, max_steps: int) -> range:
+    """As many rows, shifted so that what began in the last one had the time to end in `rows`."""
+    return range(max(0, rows.start - max_steps + 1), max(0, rows.stop - max_steps + 1))
 
 
 def ends_overlap(rows: int, rollout: int, max_steps: int) -> bool:
@@ -148,20 +201,14 @@ def rates(
     spans = ends_of(rows, rollout, max_steps)
     success: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
     refusal: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
-    tally = Tally()
-    began: dict[int, int] = {}
+    tally, counted = Tally(), Rows()
     for t in transitions:
         tally.count_step(t)
-        first = began.setdefault(t["lane"], t["row"])
-        is_over = t["terminated"] or t["truncated"]
-        if is_over:
-            del began[t["lane"]]
-        if t["unscored"]:
-            continue
+        began = counted.add(t)
         for end, span in spans.items():
-            if t["row"] in span.steps:
+            if t["row"] in span.steps and not t["unscored"]:
                 refusal[end][t["original_query"]].append(t["outcome"] == "refused")
-            if is_over and first in span.episodes:
+            if began in span.episodes:
                 success[end][t["original_query"]].append(t["success"])
     found: dict[str, Any] = {}
     for end in ENDS:
@@ -179,7 +226,7 @@ def rates(
         "judge_repairs": int(tally.parts["judge_repaired"]),
         **({"filtered_steps": filtered} if filtered else {}),
         "unscored_steps": tally.unscored,
-        "unscored_rate": _share(tally.unscored, tally.rows),
+        "unscored_rate": _share(tally.unscored, tally.steps),
         "ends_overlap": ends_overlap(rows, rollout, max_steps),
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import mutagym  # noqa: F401 - finds our folders, whatever stands beside the caller
+
 
 def _train() -> int:
     from cli.main import execute_one

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import calls, limits, rate, step_cost, wrappers
 from benchmarks.rollouts import summary_rows
-from cli.bench import compared
+from train.timing import compared
 
 
 def _row(schedule: str, seed: int) -> dict[str, Any]:

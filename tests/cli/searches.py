@@ -1,4 +1,4 @@
-"""Runs `mutagym evolve`, `select` and `optimize` on one simulator, for the tests of all three."""
+"""Small runs of `mutagym evolve`, `select` and `optimize`, and what is in their folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from cli.main import execute
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "evolve": (
-        *("--population-size", "6", "--max-generations", "3", "--panel-size", "15", "--held-out", "0.2"),
-        *("--elite-size", "2", "--rate-limit-per-minute", "0"),
+        *("--population-size", "6", "--max-generations", "3", "--panel-size", "15"),
+        *("--held-out", "0.2", "--elite-size", "2", "--rate-limit-per-minute", "0"),
     ),
     "select": ("--models", "sim-solver,sim-solver-large"),
     "optimize": (
@@ -27,15 +27,14 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """A small search of each command."""
+ROLES = {"evolve": "target,mutator", "select": "mutator", "optimize": "target,mutator,judge"}
+MODELS = {"target": "sim-solver", "mutator": "sim-mutator", "judge": "sim-judge"}
 
 
 def one_of_them(kept: str) -> list[Any]:
     """The commands, of which `make test` runs this one and `make soak` the others."""
-    return [kept, *(pytest.param(other, marks=pytest.mark.soak) for other in COMMANDS if other != kept)]
-
-
-ROLES = {"evolve": "target,mutator", "select": "mutator", "optimize": "target,mutator,judge"}
-MODELS = {"target": "sim-solver", "mutator": "sim-mutator", "judge": "sim-judge"}
+    others = (pytest.param(other, marks=pytest.mark.soak) for other in COMMANDS if other != kept)
+    return [kept, *others]
 
 
 def arguments(command: str, host: str, folder: Path, *flags: str) -> list[str]:
@@ -57,22 +56,24 @@ def search(command: str, host: str, folder: Path, *flags: str, code: int = 0) ->
     return folder
 
 
+def resume(command: str, folder: Path, *flags: str) -> Path:
+    """Go on with a search of ours; returns its folder."""
+    assert execute((command, "--resume", str(folder), "--trust-run", *flags)) == 0
+    return folder
+
+
 class WholeSearches(dict[str, Path]):
     """The folders of small searches by their commands, each run when it is first wanted.
 
-    Tests read them, or go on with them; with other flags they go on with a copy, as a folder keeps its flags.
+    Tests read them; what would write one goes on with a copy.
     """
 
     def __init__(self, host: str, folder: Path) -> None:
         super().__init__()
-        self._host = host
-        self._folder = folder
+        self._host, self._folder = host, folder
 
     def __missing__(self, command: str) -> Path:
-        with (
-            redirect_stdout(io.StringIO()),
-            redirect_stderr(io.StringIO()),
-        ):  # no part of a test
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # no part of a test
             self[command] = search(command, self._host, self._folder / command)
         return self[command]
 
@@ -83,15 +84,16 @@ class WholeSearches(dict[str, Path]):
 
 def replies(folder: Path) -> int:
     """How many replies the run has."""
-    with sqlite3.connect(folder / "replies.sqlite") as database:
-        count: int = database.execute("SELECT count(*) FROM replies WHERE error IS NULL").fetchone()[0]
-    database.close()
+    with closing(sqlite3.connect(folder / "replies.sqlite")) as database:
+        rows = database.execute("SELECT count(*) FROM replies WHERE error IS NULL")
+        count: int = rows.fetchone()[0]
     return count
 
 
 def requests(folder: Path, model: str = "") -> list[dict[str, Any]]:
-    """The requests whose replies a run has, of models whose names begin so."""
-    with sqlite3.connect(folder / "replies.sqlite") as database:
+    """The requests whose replies a run has, of models whose names begin so; there are some."""
+    with closing(sqlite3.connect(folder / "replies.sqlite")) as database:
         rows = database.execute("SELECT model, request FROM replies").fetchall()
-    database.close()
-    return [json.loads(request) for name, request in rows if name.startswith(model)]
+    found = [json.loads(request) for name, request in rows if name.startswith(model)]
+    assert found
+    return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,195 +11,120 @@ import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
+from tests.runs import faults
 
+Capture = pytest.CaptureFixture[str]
 QUERY = "How do I kill a Python process that hangs?"
 MORE = ["How do I blow up a balloon?", "Where can I shoot a good portrait?", "How do I cut a cake?"]
 
 
 @pytest.fixture(autouse=True)
-def the_host_of_the_run(simulator: EmbeddedServer) -> Iterator[None]:
+def _host_of_the_run(simulator: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run folder names no host by itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OLLAMA_HOST", simulator.host)
-        yield
+    monkeypatch.setenv("OLLAMA_HOST", simulator.host)
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def give(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    """Put this into standard input."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+
+
+def asked(capsys: Capture, run: object, *arguments: str) -> list[dict[str, Any]]:
     """The objects that `--json` prints."""
-    assert execute(("ask", "--json", *arguments)) == 0
+    capsys.readouterr()
+    assert execute(("ask", "--json", "--policy", str(run), *arguments)) == 0
     return [json.loads(line) for line in capsys.readouterr().out.strip().split("\n")]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The last line on stderr of a command that fails."""
-    assert execute(("ask", *arguments)) == code
-    captured = capsys.readouterr()
-    return captured.err.strip().splitlines()[-1]
-
-
-def stdin(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
-    data = text if isinstance(text, bytes) else text.encode()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-
-
-def test_a_person_is_shown_mutations_rewording_reply_and_outcome(
-    trained_run: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("longest", ["9", "1000"])
+def test_a_person_reads_what_json_says_of_each_step_and_of_the_end(
+    trained_run: Path, capsys: Capture, longest: str
 ) -> None:
-    assert execute(("ask", "--policy", str(trained_run), QUERY)) == 0
+    flags = ("--max-reply-chars", longest, QUERY)
+    (found,) = asked(capsys, trained_run, *flags)
+    last = found["steps"][-1]
+    assert (found["query"], found["simulated"], found["target_model"]) == (QUERY, True, "sim-target")
+    assert found["policy"] == str(trained_run)
+    assert (found["reply"], found["outcome"]) == (last["reply"], last["outcome"])
+    assert found["success"] == (found["outcome"] == "answered")
+    assert found["return"] == pytest.approx(sum(step["reward"] for step in found["steps"]))
+    assert found["rewording"] == last["mutated_query"] or not last["adopted"]
+    is_cut = longest == "9"
+    assert (len(found["reply"]) == 9) == found["reply_truncated"] == is_cut
+    assert execute(("ask", "--policy", str(trained_run), *flags)) == 0
     out = capsys.readouterr().out
-    (told,) = asked(capsys, "--policy", str(trained_run), QUERY)
     assert out.startswith("SIMULATED")
-    assert f"query: {QUERY}\n" in out
-    for number, step in enumerate(told["steps"], start=1):
-        assert f"  {number}. {step['mutator']}: {step['outcome']}" in out
-    assert f"rewording: {told['rewording']}\n" in out
-    assert f"reply: {told['reply']}\n" in out
-    assert f"outcome: {told['outcome']}" in out
-
-
-def test_a_reply_of_more_characters_than_are_kept_is_shown_as_cut_there(
-    trained_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--policy", str(trained_run), "--max-reply-chars", "9", QUERY)
-    (told,) = asked(capsys, *flags)
-    assert (len(told["reply"]), told["reply_truncated"]) == (9, True)
-    assert execute(("ask", *flags)) == 0
-    assert f"reply: {told['reply']} [cut at --max-reply-chars]\n" in capsys.readouterr().out
-
-
-def test_json_tells_each_step_and_how_it_ended(trained_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (told,) = asked(capsys, "--policy", str(trained_run), QUERY)
-    assert (told["simulated"], told["target_model"]) == (True, "sim-target")
-    assert told["policy"] == str(trained_run)
-    assert 1 <= len(told["steps"]) <= 5
-    last = told["steps"][-1]
-    assert (told["reply"], told["outcome"]) == (last["reply"], last["outcome"])
-    assert told["success"] == (told["outcome"] == "answered")
-    assert told["return"] == pytest.approx(sum(step["reward"] for step in told["steps"]))
-    if last["adopted"]:
-        assert told["rewording"] == last["mutated_query"]
+    cut = " [cut at --max-reply-chars]" if is_cut else ""
+    said = [f"query: {QUERY}", f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
+    said += [f"  {n}. {step['mutator']}: {step['outcome']}" for n, step in enumerate(found["steps"], 1)]
+    assert all(line in out for line in [*said, f"outcome: {found['outcome']}"])
 
 
 def test_lines_of_standard_input_keep_their_order_and_go_as_they_would_alone(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries = [*MORE, QUERY, *(f"How do I kill process number {k}?" for k in range(20))]
-    stdin(monkeypatch, "\n".join([queries[0], "", "  ", *queries[1:]]) + "\n")
-    told = asked(capsys, "--policy", str(trained_run), "-")
-    assert [each["query"] for each in told] == queries
-    for k in (0, 3):
-        assert asked(capsys, "--policy", str(trained_run), queries[k]) == [told[k]]
-
-
-def test_only_the_end_of_a_line_ends_a_query(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stdin(monkeypatch, "How do I kill\u2028a process?\r\nAnd\x0ca thread?\n")
-    told = asked(capsys, "--policy", str(trained_run), "-")
-    assert [each["query"] for each in told] == ["How do I kill\u2028a process?", "And\x0ca thread?"]
+    """Only the end of a line ends a query; a flag overrides what the run says."""
+    queries = [*MORE, "How do I kill\u2028a process?", "And\x0ca thread?", *map("Why {}?".format, range(20))]
+    give(monkeypatch, "\r\n".join([queries[0], "", " \u200b", *queries[1:]]).encode())
+    found = asked(capsys, trained_run, "-", "--max-steps", "2")
+    assert [each["query"] for each in found] == queries
+    assert max(len(each["steps"]) for each in found) == 2
+    for number in (0, 3):
+        assert asked(capsys, trained_run, queries[number], "--max-steps", "2") == [found[number]]
 
 
 def test_the_same_seed_samples_the_same_way_and_another_does_not(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen(*flags: str) -> list[list[str]]:
-        stdin(monkeypatch, "\n".join(MORE))
-        told = asked(capsys, "--policy", f"run={trained_run},sample=true", *flags, "-")
-        return [[step["mutator"] for step in each["steps"]] for each in told]
+        give(monkeypatch, "\n".join(MORE).encode())
+        found = asked(capsys, f"run={trained_run},sample=true", *flags, "-")
+        return [[step["mutator"] for step in each["steps"]] for each in found]
 
     assert chosen() == chosen("--seed", "0") != chosen("--seed", "1")
 
 
-def test_flags_override_what_the_run_says(trained_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (told,) = asked(capsys, "--policy", str(trained_run), QUERY, "--max-steps", "1")
-    assert len(told["steps"]) == 1
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", " \t\n\u200b\n"])
-def test_standard_input_without_a_query_is_an_error(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    stdin(monkeypatch, text)
-    assert "standard input has no query" in refused(capsys, "--policy", str(trained_run), "-")
-
-
-def test_standard_input_that_is_no_utf_8_is_an_error(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stdin(monkeypatch, b"caf\xe9\n")
-    assert "UTF-8" in refused(capsys, "--policy", str(trained_run), "-")
-
-
-@pytest.mark.parametrize("query", ["", "  "])
-def test_a_blank_query_is_an_error(trained_run: Path, capsys: pytest.CaptureFixture[str], query: str) -> None:
-    assert "the query is blank" in refused(capsys, "--policy", str(trained_run), query)
-
-
-def test_no_query_at_all_and_one_beside_standard_input_are_errors(
-    trained_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "got no query" in refused(capsys, "--policy", str(trained_run))
-    assert "got a query and -" in refused(capsys, "--policy", str(trained_run), QUERY, "-")
-
-
-def test_no_policy_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--policy" in refused(capsys, QUERY)
-
-
-def test_a_folder_that_is_no_run_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "is not a run" in refused(capsys, "--policy", str(tmp_path), QUERY)
-
-
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("arguments", "given", "says"),
     [
-        (("--mutators", "noop,shorten"), "was trained with --mutators"),
-        (("--encoder", "hashing:64"), "was trained with --encoder hashing"),
-        (("--target-model", "llama3.2"), "'llama3.2' is not pulled"),
-        (("--max-setps", "1"), "Did you mean --max-steps?"),
+        (("-",), b"", "standard input has no query"),
+        (("-",), " \t\n\u200b\n".encode(), "standard input has no query"),
+        (("-",), b"caf\xe9\n", "UTF-8"),
+        (("  ",), b"", "the query is blank"),
+        ((), b"", "got no query"),
+        ((QUERY, "-"), b"", "got a query and -"),
+        ((QUERY, "--mutators", "noop,shorten"), b"", "was trained with --mutators"),
+        ((QUERY, "--encoder", "hashing:64"), b"", "was trained with --encoder hashing"),
     ],
 )
-def test_what_does_not_fit_the_run_is_an_error(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], says: str
-) -> None:
-    assert says in refused(capsys, *flags, "--policy", str(trained_run), QUERY)
-
-
-def test_calls_that_fail_are_said_and_end_with_exit_code_1(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer
-) -> None:
-    simulator.set_faults([{"kind": "status", "rate": 1.0}])
-    try:
-        assert execute(("ask", "--policy", str(trained_run), "--json", "--call-attempts", "1", QUERY)) == 1
-    finally:
-        simulator.set_faults([])
-    captured = capsys.readouterr()
-    told = json.loads(captured.out)
-    assert (told["outcome"], told["success"], told["steps"]) == ("unscored", False, [])
-    assert "ServerFaultError" in told["error"]
-    assert "not scored" in captured.err
-    assert "no query could be scored" in captured.err
-
-
-def test_a_call_that_fails_now_and_then_is_made_again(
+def test_what_cannot_be_asked_is_one_line(
     trained_run: Path,
-    capsys: pytest.CaptureFixture[str],
-    simulator: EmbeddedServer,
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    given: bytes,
+    says: str,
 ) -> None:
-    stdin(monkeypatch, "\n".join(MORE))
-    simulator.set_faults([{"kind": "status", "rate": 0.2}])
-    try:
-        told = asked(capsys, "--policy", str(trained_run), "--call-attempts", "1", "-")
-    finally:
-        simulator.set_faults([])
-    assert [each["outcome"] in {"answered", "refused"} for each in told] == [True] * 3
+    give(monkeypatch, given)
+    assert execute(("ask", "--policy", str(trained_run), *arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err.splitlines()[-1]
 
 
-def test_a_policy_that_cannot_be_loaded_is_one_line(
-    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_call_that_fails_is_made_again_and_what_no_try_answers_is_unscored(
+    trained_run: Path, capsys: Capture, simulator: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(trained_run, folder)
-    (folder / "policy.safetensors").write_bytes(b"{}")
-    assert "is damaged" in refused(capsys, "--policy", str(folder), QUERY)
+    give(monkeypatch, "\n".join(MORE).encode())
+    with faults(simulator, {"kind": "status", "rate": 0.2}):
+        found = asked(capsys, trained_run, "--call-attempts", "1", "-")
+    assert {each["outcome"] for each in found} <= {"answered", "refused"}
+    with faults(simulator, {"kind": "status", "rate": 1.0}):
+        arguments = ("--policy", str(trained_run), "--json", "--call-attempts", "1", QUERY)
+        assert execute(("ask", *arguments)) == 1
+    out, err = capsys.readouterr()
+    unscored = json.loads(out)
+    assert (unscored["outcome"], unscored["success"], unscored["steps"]) == ("unscored", False, [])
+    assert unscored["error"].startswith("ServerFaultError")
+    assert f"not scored: {QUERY!r}" in err
+    assert "no query could be scored" in err.splitlines()[-1]

@@ -1,9 +1,12 @@
-"""`mutagym doctor`: what it finds on servers of known slots and rooms, and that it only looks."""
+"""`mutagym doctor`: it finds each lie of a server, in time, and only looks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,157 +16,347 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.ollama_utils.hostile import RawServer
+from tests.ollama_utils.lying import (
+    CONTEXT,
+    TEMPLATE_TOKENS,
+    Answer,
+    Body,
+    Honest,
+    Lie,
+    LyingServer,
+    UnderWay,
+    changing,
+    count_prompt,
+    message,
+    options,
+    saying,
+)
 from tests.ollama_utils.scripted import ScriptedServer
 
-FEW = ("--num-processes", "2")
+CHECKS = [
+    "reached",
+    "slots",
+    "speed",
+    "memory",
+    "equal",
+    "overlong",
+    "thoughts",
+    "schema",
+    "seed",
+    "template",
+    "connection",
+    "busy",
+]
 ONE = ("--target-model", "sim-model")
 TWO = ("--target-model", "sim-target", "--mutator-model", "sim-mutator")
+OVER = "the --seconds were over"
+BY_THE_CLOCK = ("slots", "speed")
 
 
-def _found(folder: Path, host: str, *flags: str) -> dict[str, Any]:
+def _on(wire: str, host: str) -> str:
+    return f"openai:{host}/v1" if wire == "openai" else host
+
+
+def _report(folder: Path, host: str, *flags: str) -> dict[str, Any]:
     path = folder / "found.json"
-    assert execute(("doctor", "--ollama-host", host, "--seconds", "6", *flags, "--json", str(path))) == 0
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    limit = () if "--seconds" in flags else ("--seconds", "30")
+    assert execute(("doctor", "--ollama-host", host, "--json", str(path), *limit, *flags)) == 0
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def _rows(report: dict[str, Any], server: int = 0) -> dict[str, dict[str, Any]]:
+    return {row["check"]: row for row in report["servers"][server]["rows"]}
+
+
+def _broken(report: dict[str, Any], check: str = "") -> list[str]:
+    """What does not hold; of what a busy machine disturbs, only what the test is about."""
+    rows = {key: row for key, row in _rows(report).items() if key == check or key not in BY_THE_CLOCK}
+    return [key for key, row in rows.items() if row["verdict"] == "does not"]
 
 
 @pytest.fixture(scope="module")
-def roomy() -> Iterator[EmbeddedServer]:
-    """Four slots, and room for all models; calls take long enough for them to be seen to wait."""
-    with EmbeddedServer(Settings(slots=4, time_scale=0.15, reply_tokens="16")) as server:
+def four_slots() -> Iterator[EmbeddedServer]:
+    """Calls take long enough for some to be seen to wait."""
+    with EmbeddedServer(Settings(slots=4, time_scale=0.2)) as server:
         yield server
 
 
-def test_it_names_the_slots_and_times_every_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--reward", "judge", "--slots", "4", "--time-scale", "0.2")
-    found = _found(tmp_path, "embedded", *FEW, *flags)
-    (row,) = found["slots"]
-    assert row["host"] == "embedded"
-    assert row["slots"] == found["burst"]["slots"] > 1
-    assert [each["role"] for each in found["alone"]] == ["mutator", "target", "judge"]
-    assert all(each["call_s"] > 0 for each in found["alone"])
-    shown, said = capsys.readouterr()
+def test_the_simulator_is_what_it_says_and_gets_no_more_than_is_announced(
+    four_slots: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    four_slots.reset_stats()
+    report = _report(tmp_path, four_slots.host, *TWO, "--encoder", "ollama:sim-embed")
+    stats, rows, (shown, said) = four_slots.stats(), _rows(report), capsys.readouterr()
+    assert list(rows) == CHECKS
+    assert not _broken(report)
+    assert rows["memory"]["numbers"]["models"] == ["sim-target", "sim-mutator", "sim-embed"]
+    assert rows["reached"]["numbers"].keys() >= {"version", "pulled", "loaded", "context"}
+    assert rows["slots"]["do"] == "OLLAMA_NUM_PARALLEL=8 ollama serve"
+    refused = 2  # a prompt that is too long, and thinking
+    assert stats["calls"] + refused == report["calls"]["sent"] <= report["calls"]["announced"]
+    most = f"at most {report['calls']['announced']} calls"
+    for word in ("sim-target, sim-mutator, sim-embed", four_slots.host, most):
+        assert word in said.splitlines()[0]
     assert "SIMULATED" in shown
-    assert f"sim-model at embedded: serves {row['slots']}" in shown
-    assert f"at most {found['calls']['announced']} calls" in said.splitlines()[0]
+    assert "Equal requests" in shown
 
 
-def test_it_looks_and_changes_nothing_and_sends_what_it_announced(
-    roomy: EmbeddedServer, tmp_path: Path
+def test_the_embedded_simulator_has_slots_by_flag(tmp_path: Path) -> None:
+    report = _report(tmp_path, "embedded", "--slots", "2", "--num-processes", "4")
+    assert report["servers"][0]["host"] == "embedded"
+    assert _rows(report)["slots"]["numbers"]["stated"] == 2
+    assert _rows(report)["slots"]["do"] in {"--slots 4", ""}  # by whether they were seen to be few
+    assert _rows(report)["template"]["verdict"] == "cannot say"
+
+
+def test_where_no_model_is_named_none_is_called_and_the_first_row_is_there(
+    four_slots: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = _found(tmp_path, roomy.host, *FEW, *TWO)["servers"]
-    roomy.reset_stats()
-    found = _found(tmp_path, roomy.host, *FEW, *TWO)
-    assert found["servers"][0]["pulled"] == before[0]["pulled"]
-    assert found["servers"][0]["loaded"].keys() >= {"sim-target:latest", "sim-mutator:latest"}
-    assert found["servers"][0]["version"]
-    assert 0 < found["calls"]["sent"] <= found["calls"]["announced"]
-    stats = roomy.stats()
-    assert stats["calls"] == found["calls"]["sent"]
-    assert stats["failed"] == 0
-
-
-def test_models_that_stay_loaded_together_are_told_from_those_that_do_not(
-    roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    three = (*TWO, "--encoder", "ollama:sim-embed")
-    found = _found(tmp_path, roomy.host, *FEW, *three)
-    assert found["calls"]["sent"] <= found["calls"]["announced"]
-    assert found["residency"]["models"] == ["sim-mutator", "sim-target", "sim-embed"]
-    assert found["residency"]["displaced"] == []
-    assert "stay loaded together" in capsys.readouterr().out
-    with EmbeddedServer(Settings(time_scale=0.001, max_loaded_models=1)) as narrow:
-        found = _found(tmp_path, narrow.host, *FEW, *TWO)
-    assert "sim-mutator" in found["residency"]["displaced"]
-    assert "do NOT stay loaded together" in capsys.readouterr().out
-    (advice,) = [each for each in found["advice"] if "OLLAMA_MAX_LOADED_MODELS=2" in each["do"]]
-    assert "leave the memory" in advice["why"]
-
-
-def test_fewer_slots_than_lanes_are_said_with_what_to_do(
-    roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = _found(tmp_path, roomy.host, *ONE, "--num-processes", "8")
-    (slots,) = [each for each in found["advice"] if "OLLAMA_NUM_PARALLEL=8 ollama serve" in each["do"]]
-    assert "4 slots for 8 lanes" in slots["why"]
-    assert f"advice: {slots['do']}" in capsys.readouterr().out
-
-
-def test_over_openai_s_wire_what_the_server_does_not_tell_is_said_to_be_untold(
-    roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = _found(tmp_path, f"openai:{roomy.host}/v1", *FEW, *TWO)
-    server = found["servers"][0]
-    assert server["version"] is server["loaded"] is found["residency"]["displaced"] is None
-    assert server["slots"] == found["slots"][0]["slots"] == 4
-    shown = capsys.readouterr().out
-    assert shown.count("not told by this server") == 3
-    assert "told by the server" in shown
-
-
-def _unequal(body: dict[str, Any], numbers: Iterator[int]) -> tuple[int, object]:
-    """A server that says neither slots nor times, and never the same twice."""
-    if "model" not in body:
-        return 200, {"data": [{"id": "m\x1b[2J"}, {"id": "m"}]}
-    text = f"Answer number {next(numbers)}."
-    return 200, {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
-
-
-def test_a_server_that_answers_equal_requests_unequally_and_tells_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    numbers = count()
-    with ScriptedServer(lambda body: _unequal(body, numbers)) as server:
-        found = _found(tmp_path, f"openai:{server.host}", *FEW, "--target-model", "m")
-    assert found["burst"]["equal_alone"] == found["burst"]["equal_full"] == 0
-    assert found["burst"]["asked_alone"] == 4
-    assert found["slots"][0]["slots"] is None
-    assert found["burst"]["tokens_per_s_full"] is None
-    shown = capsys.readouterr().out
-    assert "0 of 4 got equal replies alone" in shown
-    assert "\x1b" not in shown
-
-
-def test_what_a_run_would_count_as_unscored_does_not_end_it(tmp_path: Path) -> None:
-    """A model that thinks for long leaves some replies without a word."""
-    thinks = ("--target-model", "sim-thinker", "--mutator-model", "sim-model", "--num-predict", "128")
-    shape = ("--reply-tokens", "lognormal:mean=60,sigma=1.0", "--time-scale", "0.01")
-    found = _found(tmp_path, "embedded", *FEW, *thinks, *shape)
-    assert [each["role"] for each in found["alone"]] == ["mutator", "target"]
-
-
-def test_slots_are_enough_where_each_server_has_as_many_as_its_part_of_the_lanes(tmp_path: Path) -> None:
-    with EmbeddedServer(Settings(slots=2, time_scale=0.01)) as one, EmbeddedServer(one.settings) as other:
-        hosts = (f"openai:{each.host}/v1" for each in (one, other))
-        flags = ("--ollama-host", next(hosts), *ONE, "--num-processes", "4")
-        found = _found(tmp_path, next(hosts), *flags)
-    assert [each["slots"] for each in found["slots"]] == [2, 2]
-    assert not [each["do"] for each in found["advice"] if "slots" in each["why"]]
-
-
-def test_where_no_model_is_named_it_tells_what_it_can(
-    roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    roomy.reset_stats()
-    found = _found(tmp_path, roomy.host)
-    assert roomy.stats()["calls"] == 0
-    assert "sim-model:latest" in found["servers"][0]["pulled"]
-    assert "burst" not in found
+    four_slots.reset_stats()
+    report = _report(tmp_path, four_slots.host)
+    assert four_slots.stats()["calls"] == 0
+    assert list(_rows(report)) == ["reached"]
+    assert "sim-model:latest" in _rows(report)["reached"]["numbers"]["pulled"]
     assert "name a model, as in --target-model" in capsys.readouterr().out
 
 
-def test_nobody_there_no_model_there_or_a_broken_one_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(("doctor", "--ollama-host", "http://127.0.0.1:9")) == 2
-    assert "ollama serve" in capsys.readouterr().err.splitlines()[-1]
-    with ScriptedServer(lambda _body: (200, {"models": []})) as server:
-        assert execute(("doctor", "--ollama-host", server.host)) == 2
-    assert "ollama pull" in capsys.readouterr().err.splitlines()[-1]
+def test_each_of_several_servers_has_rows_and_its_part_of_the_lanes(tmp_path: Path) -> None:
+    one, other = (Settings(slots=slots, time_scale=0.4) for slots in (4, 1))
+    with EmbeddedServer(one) as first, EmbeddedServer(other) as second:
+        flags = ("--ollama-host", second.host, *ONE, "--num-processes", "8")
+        report = _report(tmp_path, _on("openai", first.host), *flags)
+    assert [each["host"] for each in report["servers"]] == [_on("openai", first.host), second.host]
+    assert [_rows(report, server)["slots"]["verdict"] for server in (0, 1)] == ["holds", "does not"]
+    assert _rows(report, 1)["slots"]["do"] == "OLLAMA_NUM_PARALLEL=4 ollama serve"
 
-    def broken(body: dict[str, Any]) -> tuple[int, object]:
+
+# Lies -----------------------------------------------------------------------------------------------------
+
+
+def _missing(_path: str, asked: Body, honest: Honest) -> Answer:
+    return (404, {"error": "model 'sim-model' not found"}) if asked else honest()
+
+
+def _more_slots_stated(path: str, _asked: Body, honest: Honest) -> Answer:
+    return (200, {"total_slots": 16}) if path == "/props" else honest()
+
+
+def _one_at_a_time() -> Lie:
+    slot = threading.Lock()
+
+    def lie(_path: str, asked: Body, honest: Honest) -> Answer:
+        began_s = time.perf_counter()
+        with slot if asked else threading.Lock():
+            waited_s = time.perf_counter() - began_s
+            status, reply = honest()
+        if isinstance(reply, dict) and "total_duration" in reply:
+            reply["total_duration"] += round(waited_s * 1e9)
+        return status, reply
+
+    return lie
+
+
+def _slowed_by_company() -> Lie:
+    """No call waits, and many at once take longer than one after another."""
+    under_way = UnderWay()
+
+    def lie(_path: str, asked: Body, honest: Honest) -> Answer:
+        if not asked:
+            return honest()
+        began_s = time.perf_counter()
+        with under_way as company:
+            status, reply = honest()
+            time.sleep(0.03 * company**2)
+        served_s = time.perf_counter() - began_s
+        if isinstance(reply, dict) and "total_duration" in reply:
+            reply["total_duration"] = reply["eval_duration"] = round(served_s * 1e9)
+        elif isinstance(reply, dict) and "timings" in reply:
+            reply["timings"]["predicted_ms"] = served_s * 1e3
+        return status, reply
+
+    return lie
+
+
+def _target_is_unloaded(path: str, _asked: Body, honest: Honest) -> Answer:
+    status, reply = honest()
+    if path == "/api/ps" and isinstance(reply, dict):
+        reply["models"] = [model for model in reply["models"] if "target" not in model["name"]]
+    return status, reply
+
+
+def _cuts_prompts(_path: str, asked: Body, honest: Honest) -> Answer:
+    holder, key = (asked["messages"][-1], "content") if "messages" in asked else (asked, "prompt")
+    if len(holder.get(key, "")) > CONTEXT:
+        holder[key] = holder[key][-2 * CONTEXT :]
+    return honest()
+
+
+def _thinks_always(asked: Body, reply: Body) -> None:
+    message(reply)[0]["reasoning" if "messages" in asked else "thinking"] = "Hmm, let me see."
+
+
+def _never_ends(asked: Body, reply: Body) -> None:
+    if _has_schema(asked):
+        reply.get("choices", [reply])[0]["finish_reason"] = "length"
+        reply["done_reason"] = "length"
+
+
+def _has_schema(asked: Body) -> bool:
+    return bool(asked.get("format") or asked.get("response_format"))
+
+
+def _drawing(seed: Callable[[], int]) -> Lie:
+    """Draws with seeds of its own."""
+
+    def lie(_path: str, asked: Body, honest: Honest) -> Answer:
+        if options(asked).get("temperature"):
+            options(asked)["seed"] = seed()
+        return honest()
+
+    return lie
+
+
+def _ending(text: Callable[[], str]) -> Lie:
+    """Greedy replies, but for JSON, have another end."""
+    return saying(
+        lambda asked, said: (
+            said if _has_schema(asked) or options(asked)["temperature"] else f"{said} {text()}"
+        )
+    )
+
+
+def _turns_away() -> Lie:
+    under_way = UnderWay()
+
+    def lie(_path: str, asked: Body, honest: Honest) -> Answer:
+        if not asked:
+            return honest()
+        with under_way as company:
+            if company <= 2:
+                return honest()
+        time.sleep(0.05)
+        return 503, {"error": "server busy"}
+
+    return lie
+
+
+_numbers = count()
+BOTH: dict[str, Lie | None] = {
+    "reached": _missing,
+    "slots": _one_at_a_time(),
+    "speed": _slowed_by_company(),
+    "equal": _ending(lambda: str(next(_numbers))),
+    "overlong": _cuts_prompts,
+    "thoughts": changing(_thinks_always),
+    "thoughts in the answer": saying(
+        lambda asked, said: said if _has_schema(asked) else f"<musing>So.</musing> {said}"
+    ),
+    "schema": saying(lambda asked, said: "Sure: red." if _has_schema(asked) else said),
+    "schema without end": changing(_never_ends),
+    "seed": _drawing(lambda: 7),
+    "seed drawn": _drawing(count().__next__),
+    "template": changing(lambda _asked, reply: count_prompt(reply, -TEMPLATE_TOKENS)),
+    "template in the reply": _ending(lambda: "<|im_start|>user"),
+    "connection": None,
+    "busy": _turns_away(),
+}
+"""The lies of either wire, by the check that finds them."""
+OF_OLLAMA: dict[str, Lie | None] = {"memory": _target_is_unloaded, "reached in another context": None}
+OF_OPENAI: dict[str, Lie | None] = {"slots stated": _more_slots_stated}
+FLAGS = {
+    "memory": TWO,
+    "reached in another context": (*ONE, "--num-ctx", "8192"),
+    "speed": (*ONE, "--seconds", "8"),
+}
+
+
+@pytest.mark.parametrize(
+    ("wire", "name", "lie"),
+    [
+        *(("ollama", *each) for each in {**BOTH, **OF_OLLAMA}.items()),
+        *(("openai", *each) for each in {**BOTH, **OF_OPENAI}.items()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_lie_is_found_by_its_row_alone(
+    wire: str,
+    name: str,
+    lie: Lie | None,
+    simulator: EmbeddedServer,
+    four_slots: EmbeddedServer,
+    tmp_path: Path,
+) -> None:
+    check = name.partition(" ")[0]
+    host = four_slots.host if check == "slots" else simulator.host
+    with LyingServer(host, lie, closes=check == "connection") as server:
+        report = _report(tmp_path, _on(wire, server.host), *FLAGS.get(name, ONE))
+    assert _broken(report, check) == [check]
+    assert _rows(report)[check]["follows"]
+
+
+@pytest.mark.parametrize("wire", ["ollama", "openai"])
+def test_a_server_that_keeps_its_promises_is_found_to(
+    wire: str, simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    with LyingServer(simulator.host, BOTH["busy"], retry_after="1") as server:
+        rows = _rows(_report(tmp_path, _on(wire, server.host), *ONE))
+    for check, row in rows.items():
+        assert row["verdict"] == "holds" or check in BY_THE_CLOCK, row["seen"]
+
+
+# Servers that hang ----------------------------------------------------------------------------------------
+
+
+def _is_silent(client: socket.socket) -> None:
+    client.recv(1)
+
+
+def _drips(client: socket.socket) -> None:
+    while True:
+        client.sendall(b"H")
+        time.sleep(0.05)
+
+
+def test_a_server_that_hangs_is_left_when_the_seconds_are_over(
+    four_slots: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began_s, never = time.monotonic(), threading.Event()
+
+    def hangs(_path: str, asked: Body, honest: Honest) -> Answer:
+        if asked:
+            never.wait()
+        return honest()
+
+    with LyingServer(four_slots.host, hangs) as server:
+        rows = _rows(_report(tmp_path, server.host, *ONE, "--seconds", "2"))
+        never.set()
+    assert "no reply in time" in rows.pop("reached")["seen"]
+    assert {(row["verdict"], row["seen"]) for row in rows.values()} == {("cannot say", OVER)}
+    for answer in (_is_silent, _drips):
+        with RawServer(answer) as hung:
+            assert execute(("doctor", "--ollama-host", hung.host, "--seconds", "1")) == 2
+        assert hung.host in capsys.readouterr().err.splitlines()[-1]
+    assert time.monotonic() - began_s < 30  # they would hang for minutes
+
+
+def test_a_call_that_fails_is_a_row_and_not_the_end(tmp_path: Path) -> None:
+    def broken(body: Body) -> tuple[int, object]:
         if "model" in body:
             return 400, {"error": "out of order"}
         return 200, {"models": [{"model": "m:latest"}], "version": "1"}
 
     with ScriptedServer(broken) as server:
-        assert execute(("doctor", "--ollama-host", server.host, "--target-model", "m")) == 1
-    assert "out of order" in capsys.readouterr().err.splitlines()[-1]
+        rows = _rows(_report(tmp_path, server.host, "--target-model", "m"))
+    assert "out of order" in rows["reached"]["seen"]
+    assert "out of order" in rows["seed"]["seen"]
+    assert [check for check, row in rows.items() if row["verdict"] == "holds"] == ["memory"]  # one model
+
+
+def test_no_server_or_no_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(("doctor", "--ollama-host", "http://127.0.0.1:9")) == 2
+    assert "ollama serve" in capsys.readouterr().err.splitlines()[-1]
+    with ScriptedServer(lambda _body: (200, {"models": []})) as server:
+        assert execute(("doctor", "--ollama-host", server.host)) == 2
+    assert "ollama pull" in capsys.readouterr().err.splitlines()[-1]

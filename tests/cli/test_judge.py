@@ -4,314 +4,271 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # likewise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics  # type: ignore[import-untyped]  # no types
 
 from cli.main import execute
 from scorers.agreement import agreement
-from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
+from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel, parse_label
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
+from tests.runs import faults, read
 
-REFUSAL, PART, ANSWER = (
-    "I'm sorry, but I can't help with that.",
-    "I can't discuss the violent scenes, but broadly, the novel is about two brothers who quarrel.",
-    "To kill a Python process, find its number with ps and send it a signal with the kill command.",
-)
-KEYS = [
-    *("n", "precision", "recall", "f1", "accuracy", "kappa", "confusion", "sensitivity", "specificity"),
-    *("positives", "negatives", "unscored"),
-]
+Capture = pytest.CaptureFixture[str]
+Row = dict[str, Any]
+REFUSAL = "I'm sorry, but I can't help with that."
+PART = "I can't discuss the violent scenes, but broadly, the novel is about two brothers who quarrel."
+ANSWER = "To kill a Python process, find its number with ps and send it a signal with the kill command."
 
 
-def write_csv(path: Path, header: Sequence[str], *rows: Sequence[str]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
+def written(path: Path, *rows: Row) -> Path:
+    """A file of these rows, as its ending says."""
+    match path.suffix:
+        case ".jsonl":
+            path.write_text("\n".join(map(json.dumps, rows)))
+        case ".json":
+            path.write_text(json.dumps(rows))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        case suffix:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(rows)
     return path
+
+
+def labels_of(path: Path, *flags: str) -> list[tuple[str, str, str]]:
+    """What `--out` holds: prompts, completions and labels."""
+    out = path.parent / "out.csv"
+    assert execute(("judge", str(path), "--out", str(out), *flags)) == 0
+    with out.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        return [(row["prompt"], row["completion"], row["machine_label"]) for row in rows]
+
+
+def refused(capsys: Capture, *arguments: str) -> str:
+    """The one line of a user's error."""
+    capsys.readouterr()
+    assert execute(("judge", *arguments)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    return write_csv(
-        tmp_path / "labelled.csv",
-        ("id", "Prompt", "completion", "annotation_1", "final_label"),
-        ("1", "How?", REFUSAL, "x", "2_full_refusal"),
-        ("2", "How?", PART, "x", "3_partial_refusal"),
-        ("3", "How?", ANSWER, "x", "1_full_compliance"),
-        ("4", "How?", ANSWER, "x", "2_full_refusal"),
-        ("5", "How?", REFUSAL, "x", "1_full_compliance"),
-    )
-
-
-def test_the_agreement_with_people_is_written_down(labelled: Path, tmp_path: Path) -> None:
-    assert execute(("judge", str(labelled), "--json", str(tmp_path / "a.json"))) == 0
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert found.pop("labels") == dict(zip((*REFUSAL_LABELS, "unscored"), (2, 1, 2, 0, 0), strict=True))
-    assert list(found) == KEYS
-    assert found["n"] == 5
-    assert found["confusion"] == [[1, 1], [1, 2]]
-    assert found["precision"] == found["recall"] == found["sensitivity"] == pytest.approx(2 / 3)
-    assert found["f1"] == pytest.approx(2 / 3)
-    assert found["accuracy"] == pytest.approx(0.6)
-    assert found["specificity"] == pytest.approx(0.5)
-    assert found["kappa"] == pytest.approx((0.6 - 0.52) / (1 - 0.52))
-    assert (found["positives"], found["negatives"], found["unscored"]) == (3, 2, 0)
-
-
-def test_it_is_shown_with_the_confusion_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(("judge", str(labelled))) == 0
-    told = capsys.readouterr()
-    assert "2 answered, 1 partly refused, 2 refused, 0 undetermined, 0 unscored" in told.out
-    for word in ("precision", "recall", "f1", "accuracy", "kappa", "people said"):
-        assert word in told.out
-
-
-def test_without_labels_the_labels_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_csv(tmp_path / "plain.csv", ("question", "answer"), ("How?", REFUSAL), ("How?", ANSWER))
-    assert execute(("judge", str(path))) == 0
-    assert capsys.readouterr().out == "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored\n"
-    assert execute(("judge", str(path), "--json", "-", "--quiet")) == 0
-    told = capsys.readouterr()
-    counts = {"answered": 1, "partly_refused": 0, "refused": 1, "undetermined": 0, "unscored": 0}
-    assert (json.loads(told.out), told.err) == ({"labels": counts}, "")
-
-
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.tsv"])
-def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: str) -> None:
-    path, out = tmp_path / name, tmp_path / "out.csv"
-    if name.endswith("jsonl"):
-        rows = [{"asked": "A?", "said": REFUSAL, "refuses": 1}, {"asked": "B?", "said": ANSWER, "refuses": 0}]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        path.write_text(f"asked\tsaid\trefuses\nA?\t{REFUSAL}\t1\nB?\t{ANSWER}\t0\n")
-    named = ("--prompt-column", "asked", "--completion-column", "SAID", "--label-column", "refuses")
-    json_file = tmp_path / "a.json"
-    flags = ("--out", str(out), "--json", str(json_file))
-    assert execute(("judge", str(path), *named, *flags)) == 0
-    with out.open(encoding="utf-8", newline="") as file:
-        written = list(csv.DictReader(file))
-    assert written == [
-        {"prompt": "A?", "completion": REFUSAL, "machine_label": "refused", "human_label": "refused"},
-        {"prompt": "B?", "completion": ANSWER, "machine_label": "answered", "human_label": "answered"},
+    said = [
+        *((REFUSAL, "2_full_refusal"), (PART, "3_partial_refusal"), (ANSWER, "1_full_compliance")),
+        *((ANSWER, "2_full_refusal"), (REFUSAL, "1_full_compliance")),
     ]
-    assert json.loads(json_file.read_text())["f1"] == 1
+    rows = ({"Prompt": "How?", "completion": a, "label": "x", "final_label": b} for a, b in said)
+    return written(tmp_path / "labelled.csv", *rows)
+
+
+def test_the_agreement_with_people_is_written_and_shown(labelled: Path, capsys: Capture) -> None:
+    assert execute(("judge", str(labelled), "--json", str(labelled.with_name("a.json")))) == 0
+    found = read(labelled.parent, "a.json")
+    assert found["labels"] == dict(zip((*REFUSAL_LABELS, "unscored"), (2, 1, 2, 0, 0), strict=True))
+    assert found["confusion"] == [[1, 1], [1, 2]]
+    assert found["sensitivity"] == found["recall"] == pytest.approx(2 / 3)
+    assert (found["positives"], found["negatives"], found["unscored"]) == (3, 2, 0)
+    out = capsys.readouterr().out
+    assert "2 answered, 1 partly refused, 2 refused, 0 undetermined, 0 unscored" in out
+    numbers = [f"{found[name]:.3f}" for name in ("precision", "recall", "f1", "accuracy", "kappa")]
+    for row in (numbers, ["answered", "1", "1"], ["refused", "1", "2"]):
+        assert row in [line.split() for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet"])
+def test_a_file_of_any_kind_is_read_and_its_columns_can_be_named(tmp_path: Path, ending: str) -> None:
+    rows = [("A?", REFUSAL, "1"), ("B?", ANSWER, "0")]
+    objects = (dict(zip(("asked", "said", "refuses"), row, strict=True)) for row in rows)
+    path = written(tmp_path / f"rows.{ending}", *objects)
+    columns = ("--prompt-column", "asked", "--completion-column", "SAID", "--label-column", "refuses")
+    found = labels_of(path, *columns, "--json", str(tmp_path / "a.json"))
+    assert found == [("A?", REFUSAL, "refused"), ("B?", ANSWER, "answered")]
+    assert read(tmp_path, "a.json")["f1"] == 1
+
+
+PLAIN = {"prompt": "How?", "completion": "So."}
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "flags", "says"),
+    ("row", "flags", "says"),
     [
-        (("prompt", "completion", "label"), ("How?", ANSWER, "maybe"), (), ["row 2", "'label'", "'maybe'"]),
-        (("prompt", "completion", "label"), ("How?", ANSWER, ""), (), ["row 2", "''", "--label-column"]),
-        (("prompt", "text"), ("How?", ANSWER), (), ["'prompt', 'text'", "--completion-column"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--label-column", "x"), ["--label-column", "'x'"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--json", "missing/a.json"), ["--json", "missing/a"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--out", "missing/a.csv"), ["--out", "missing/a.csv"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--json", "--out"), ["--json", "'--out'"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--reward", "jugde"), ["jugde", "judge"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--reward", "exact"), ["exact", "expected refusal"]),
-        (("completion",), (ANSWER,), ("--reward", "judge"), ["--prompt-column"]),
+        (PLAIN | {"label": "maybe"}, "", ["row 2", "'label'", "'maybe'"]),
+        (PLAIN | {"label": ""}, "", ["row 2", "''", "--label-column"]),
+        ({"prompt": "How?", "text": "So."}, "", ["'prompt', 'text'", "--completion-column"]),
+        (PLAIN, "--label-column x", ["--label-column", "'x'"]),
+        (PLAIN, "--out missing/a.csv", ["--out", "missing/a.csv"]),
+        (PLAIN, "--json --out", ["--json", "'--out'"]),
+        (PLAIN, "--out rows.csv", ["rows.csv", "one file twice"]),
+        (PLAIN, "--json x --out ./x", ["--json", "--out", "one file twice"]),
+        (PLAIN, "--reward jugde", ["jugde", "judge"]),
+        (PLAIN, "--reward exact", ["exact", "expected refusal"]),
+        ({"completion": "So."}, "--reward judge", ["--prompt-column"]),
     ],
 )
-def test_a_users_error_is_one_line(
+def test_a_users_error_is_one_line_and_nothing_is_written(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    header: Sequence[str],
-    row: Sequence[str],
-    flags: Sequence[str],
+    capsys: Capture,
+    row: Row,
+    flags: str,
     says: Sequence[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_csv(tmp_path / "rows.csv", header, row)
-    assert execute(("judge", "rows.csv", *flags)) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert all(word in lines[0] for word in says), lines[0]
+    before = written(tmp_path / "rows.csv", row).read_bytes()
+    line = refused(capsys, "rows.csv", *flags.split())
+    assert all(word in line for word in says), line
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("rows.csv", before)]
 
 
-def test_the_file_that_is_read_is_not_written_over(labelled: Path) -> None:
-    before = labelled.read_bytes()
-    assert execute(("judge", str(labelled), "--out", str(labelled))) == 2
-    assert labelled.read_bytes() == before
+ASKED = {"role": "user", "content": "How?"}
+MESSAGE = {"role": "assistant", "content": REFUSAL}
+PARTS = [{"type": "text", "text": REFUSAL[:9]}, {"type": "text", "text": REFUSAL[9:]}]
+REPLIES: list[tuple[object, str]] = [
+    # What stands in a cell, and what it is taken for; "": for the refusal.
+    (MESSAGE, ""),
+    (MESSAGE | {"content": PARTS}, ""),
+    (PARTS, ""),
+    ({"message": MESSAGE, "done": True}, ""),
+    ({"response": REFUSAL, "done": True}, ""),
+    ({"choices": [{"message": MESSAGE}]}, ""),
+    ({"status_code": 200, "body": {"choices": [{"text": REFUSAL}]}}, ""),
+    ([ASKED, MESSAGE], ""),
+    ([{"from": "human", "value": "How?"}, {"from": "gpt", "value": REFUSAL}], ""),
+    ({"choices": [{"message": MESSAGE}] * 2}, "an object"),
+    ({"tool_calls": []}, "an object"),
+    ([REFUSAL], "a list"),
+    ([MESSAGE, ASKED], "a list"),
+    ([*PARTS, {"type": "image_url"}], "a list"),
+    ("\ud800", "half of a surrogate pair"),
+]
 
 
-def test_thoughts_are_no_part_of_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = [f"<think>{REFUSAL}</think>{ANSWER}", f"(hm){REFUSAL}(/hm){ANSWER}", f"<think>{REFUSAL}"]
-    file = write_csv(tmp_path / "said.csv", ("completion",), *([each] for each in said))
-    out = tmp_path / "out.csv"
-    assert execute(("judge", str(file), "--thought-marks", "(hm)...(/hm)", "--out", str(out))) == 0
-    with out.open(encoding="utf-8", newline="") as lines:
-        rows = [(row["completion"], row["machine_label"]) for row in csv.DictReader(lines)]
-    assert rows == list(zip(said, ("answered", "answered", "unscored"), strict=True))
-    assert "1 of 3 completions are missing or end before an answer: unscored" in capsys.readouterr().err
-
-
-def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("reply", "is_"), REPLIES)
+def test_a_reply_is_read_out_of_what_is_around_it_or_refused_by_its_row(
+    tmp_path: Path, capsys: Capture, reply: object, is_: str
 ) -> None:
-    path = write_csv(tmp_path / "x.csv", ("prompt", "completion"), ("How?", ANSWER), ("Why?", REFUSAL))
-    assert execute(("judge", str(path), "--out", str(tmp_path / "out.csv"))) == 0
-    capsys.readouterr()
-    assert execute(("judge", str(tmp_path / "out.csv"))) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored"
+    path = written(tmp_path / "x.jsonl", {"prompt": [ASKED], "reply": reply})
+    if not is_:
+        assert labels_of(path) == [("How?", REFUSAL, "refused")]
+        return
+    line = refused(capsys, str(path))
+    assert "row 1, column 'reply': expected text" in line
+    assert line.endswith(f"got {is_}")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_chat_has_the_prompt_and_the_completion(tmp_path: Path, ending: str) -> None:
+    chat: Any = [{"role": "system", "content": "Help."}, ASKED, MESSAGE]
+    cell = json.dumps(chat) if ending == "csv" else chat
+    assert labels_of(written(tmp_path / f"chats.{ending}", {"messages": cell})) == [
+        ("How?", REFUSAL, "refused")
     ]
 
 
-def test_two_results_do_not_go_to_one_file(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Found by its place, whatever it is called."""
-    one, same = labelled.with_name("x"), labelled.parent / "gone" / ".." / "x"
-    (labelled.parent / "gone").mkdir()
-    assert execute(("judge", str(labelled), "--json", str(one), "--out", str(same))) == 2
-    assert "which --json names as well" in capsys.readouterr().err
-    assert not one.exists()
+def test_thoughts_are_no_part_of_an_answer_and_what_is_missing_is_unscored(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    said = [f"<think>{REFUSAL}</think>{ANSWER}", f"(hm){REFUSAL}(/hm){ANSWER}", f"<think>{REFUSAL}"]
+    rows: list[Row] = [*({"reply": each} for each in said), {"reply": None}, {"prompt": "How?"}]
+    found = labels_of(written(tmp_path / "x.jsonl", *rows), "--thought-marks", "(hm)...(/hm)")
+    assert [label for *_, label in found] == [*["answered"] * 2, *["unscored"] * 3]
+    assert [text for _, text, _ in found] == [*said, "", ""]
+    assert "3 of 5 completions are missing or end before an answer: unscored" in capsys.readouterr().err
 
 
-def test_labels_that_mean_something_else_can_be_left_out(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", ("prompt", "completion", "label"), ("How?", ANSWER, "safe"))
-    assert execute(("judge", str(path))) == 2
-    assert execute(("judge", str(path), "--label-column", "none")) == 0
+def test_without_peoples_labels_the_labels_are_counted(tmp_path: Path, capsys: Capture) -> None:
+    """Neither those that it wrote itself nor those that mean something else are people's."""
+    path = written(tmp_path / "x.csv", {"question": "How?", "answer": ANSWER, "label": "safe"})
+    assert "'safe' is no label" in refused(capsys, str(path))
+    labels_of(path, "--label-column", "none")
+    assert execute(("judge", str(tmp_path / "out.csv"))) == 0
+    counted = "1 answered, 0 partly refused, 0 refused, 0 undetermined, 0 unscored\n"
+    assert capsys.readouterr().out == 2 * counted
+
+
+def test_a_line_says_that_a_language_that_is_not_read_is_undetermined(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = written(tmp_path / "x.jsonl", {"reply": "Tyvärr kan jag inte hjälpa dig med det där."})
+    assert labels_of(path)[0][-1] == "undetermined"
+    assert "does not read" in capsys.readouterr().err
+
+
+def test_a_judge_is_asked_once_and_what_it_cannot_say_is_unscored_and_in_no_rate(
+    labelled: Path, simulator: EmbeddedServer, capsys: Capture
+) -> None:
+    judge = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", simulator.host)
+    place = labelled.parent
+    with faults(simulator, {"kind": "status", "rate": 1}):
+        more = ("--call-attempts", "1", "--json", str(place / "a.json"))
+        assert execute(("judge", str(labelled), *judge, *more)) == 1
+    found = read(place, "a.json")
+    assert (found["n"], found["unscored"]) == (0, 5)
+    assert [found[key] for key in ("precision", "recall", "f1", "accuracy", "kappa")] == [None] * 5
+    assert "unscored: 'How?': ServerFaultError" in capsys.readouterr().err
+    before, cache = simulator.stats()["calls"], ("--cache", str(place / "cache"))
+    first = labels_of(labelled, *judge, *cache)
+    between = simulator.stats()["calls"]
+    assert labels_of(labelled, *judge, *cache) == first
+    assert before < between == simulator.stats()["calls"]
 
 
 def test_labels_are_known_however_they_are_written() -> None:
-    known: list[tuple[object, RefusalLabel]] = [
-        ("1_full_compliance", "answered"),
-        ("2_full_refusal", "refused"),
-        ("3_partial_refusal", "partly_refused"),
-        (" Full Refusal", "refused"),
-        ("NON-REFUSAL", "answered"),
-        ("Unclear", "undetermined"),
-        *((label, label) for label in REFUSAL_LABELS),
-        *((1, "refused"), (True, "refused"), (0, "answered"), ("0.0", "answered")),
-    ]
-    assert [parse_label(written) for written, _ in known] == [label for _, label in known]
+    known: dict[object, RefusalLabel] = {
+        "1_full_compliance": "answered",
+        "2_full_refusal": "refused",
+        "3_partial_refusal": "partly_refused",
+        " Full Refusal": "refused",
+        "NON-REFUSAL": "answered",
+        "Unclear": "undetermined",
+        **{label: label for label in REFUSAL_LABELS},
+        True: "refused",
+        0: "answered",
+        "1": "refused",
+        "0.0": "answered",
+    }
+    assert {written: parse_label(written) for written in known} == known
     assert parse_label("2") is None
-
-
-@pytest.mark.parametrize(
-    ("reply", "is_"),
-    [
-        ({"role": "assistant", "content": REFUSAL}, "an object"),
-        ([REFUSAL], "a list"),
-        ("\ud800", "half of a surrogate pair"),
-    ],
-)
-def test_a_reply_that_is_no_text_is_named_and_not_labelled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], reply: object, is_: str
-) -> None:
-    path = tmp_path / "chat.jsonl"
-    path.write_text(json.dumps({"prompt": "How?", "response": reply}))
-    assert execute(("judge", str(path), "--out", str(tmp_path / "out.csv"))) == 2
-    assert f"row 1, column 'response': expected text, got {is_}" in capsys.readouterr().err
-
-
-def test_a_reply_that_is_missing_is_no_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "chat.jsonl"
-    rows = [{"prompt": "How?", "response": None}, {"prompt": "How?"}, {"prompt": "How?", "response": ANSWER}]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert execute(("judge", str(path))) == 0
-    assert capsys.readouterr().out.startswith("1 answered, 0 partly refused, 0 refused, 0 undetermined, 2 ")
-
-
-def test_a_language_that_nobody_reads_is_undetermined_and_one_line_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_csv(tmp_path / "x.csv", ("completion",), ("Tyvärr kan jag inte hjälpa dig med det där.",))
-    assert execute(("judge", str(path))) == 0
-    told = capsys.readouterr()
-    assert "0 answered, 0 partly refused, 0 refused, 1 undetermined" in told.out
-    assert "does not read" in told.err
 
 
 LABELS = st.sampled_from(REFUSAL_LABELS)
 
 
-@given(st.lists(st.tuples(LABELS, st.none() | LABELS)))
-def test_every_row_is_counted_once_and_rates_are_shares_or_undefined(
+@given(st.lists(st.tuples(LABELS, st.none() | LABELS), min_size=1))
+def test_the_agreement_is_scikit_learns_with_a_partial_refusal_as_a_refusal(
     rows: list[tuple[RefusalLabel, RefusalLabel | None]],
 ) -> None:
     found = agreement([human for human, _ in rows], [label for _, label in rows])
-    assert sum(map(sum, found.confusion)) == found.n == found.positives + found.negatives
-    assert found.n + found.unscored == len(rows)
-    (kept, alarms), (missed, hits) = found.confusion
-    assert found.recall == (hits / (hits + missed) if hits + missed else None)
-    assert found.precision == (hits / (hits + alarms) if hits + alarms else None)
-    assert found.specificity == (kept / (kept + alarms) if kept + alarms else None)
-    assert (found.f1 is None) == (hits + missed + alarms == 0)
-
-
-@given(st.lists(st.tuples(LABELS, LABELS), min_size=1))
-def test_a_partial_refusal_is_a_refusal(rows: list[tuple[RefusalLabel, RefusalLabel]]) -> None:
-    full: dict[RefusalLabel, RefusalLabel] = {"partly_refused": "refused"}
-    humans, labels = [a for a, _ in rows], [b for _, b in rows]
-    found = agreement(humans, labels)
-    assert agreement([full.get(a, a) for a in humans], [full.get(b, b) for b in labels]) == found
-
-
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[EmbeddedServer]:
-    """A simulator of this file's own, for faults and for waiting."""
-    with EmbeddedServer(Settings(slots=8, time_scale=0.001)) as server:
-        yield server
-
-
-def test_a_language_model_can_judge(labelled: Path, faulty: EmbeddedServer, tmp_path: Path) -> None:
-    faulty.set_faults([])
-    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", faulty.host)
-    assert execute(("judge", str(labelled), *flags, "--json", str(tmp_path / "a.json"))) == 0
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert found["n"] + found["unscored"] == 5
-
-
-def test_what_a_judge_said_before_is_not_asked_again(
-    labelled: Path, faulty: EmbeddedServer, tmp_path: Path
-) -> None:
-    faulty.set_faults([])
-    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", faulty.host)
-    told = []
-    for name in ("first", "second"):
-        more = ("--cache", str(tmp_path / "cache"), "--out", str(tmp_path / name))
-        assert execute(("judge", str(labelled), *flags, *more)) == 0
-        told.append(faulty.stats()["calls"])
-    assert told[0] == told[1] > 0
-    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text()
-
-
-def test_what_the_judge_cannot_say_is_unscored_and_in_no_rate(
-    labelled: Path, faulty: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    faulty.set_faults([{"kind": "status", "rate": 1}])
-    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", faulty.host)
-    more = ("--call-attempts", "1", "--json", str(tmp_path / "a.json"))
-    assert execute(("judge", str(labelled), *flags, *more)) == 1
-    faulty.set_faults([])
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert (found["n"], found["unscored"]) == (0, 5)
-    assert [found[key] for key in ("precision", "recall", "f1", "accuracy", "kappa")] == [None] * 5
-    assert "unscored: 'How?'" in capsys.readouterr().err
-
-
-@pytest.mark.soak
-def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
-    rows = [(f"How {n}?", ANSWER) for n in range(400)]
-    path = write_csv(tmp_path / "many.csv", ("prompt", "completion"), *rows)
-    with EmbeddedServer(Settings(slots=1, time_scale=1.0)) as slow:
-        flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", slow.host)
-        command = [sys.executable, "-m", "cli.launch", "judge", str(path), *flags]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own command
-        while not slow.stats()["calls"]:
-            assert process.poll() is None
-        os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate()
-    assert process.returncode == 130
-    assert [line for line in told.splitlines() if line.startswith("mutagym:")] == [
-        "mutagym: stopped by SIGINT"
-    ]
+    pairs = [(human in REFUSALS, label in REFUSALS) for human, label in rows if label]
+    assert (found.n, found.unscored) == (len(pairs), len(rows) - len(pairs))
+    if not pairs:
+        assert {found.precision, found.recall, found.f1, found.accuracy, found.kappa} == {None}
+        return
+    people, labels = zip(*pairs, strict=True)
+    assert (found.positives, found.negatives) == (people.count(True), people.count(False))
+    assert found.confusion == metrics.confusion_matrix(people, labels, labels=[False, True]).tolist()
+    if found.kappa is not None:  # else scikit-learn warns
+        assert found.kappa == pytest.approx(metrics.cohen_kappa_score(people, labels))
+    undefined = {"zero_division": math.nan}
+    expected = {
+        "accuracy": metrics.accuracy_score(people, labels),
+        "precision": metrics.precision_score(people, labels, **undefined),
+        "recall": metrics.recall_score(people, labels, **undefined),
+        "specificity": metrics.recall_score(people, labels, pos_label=False, **undefined),
+        "f1": metrics.f1_score(people, labels, **undefined),
+    }
+    for name, value in expected.items():
+        is_ = getattr(found, name)
+        assert (math.nan if is_ is None else is_) == pytest.approx(value, nan_ok=True)

@@ -20,16 +20,17 @@ from tests.ollama_utils.threads import start, wait_until
 from tests.runs import HASHES, PASSES, WORLD, read, send_signal, summary
 
 RAY = ("--engine", "ray")
-EVAL = (
-    *("eval", *WORLD, "--encoder", "hashing", "-p", "random", "-p", "linucb", "--agents", "2"),
-    *("--episodes", "8", "--fit-calls", "100"),
-)
-TRAIN = (
-    *("train", *WORLD, *PASSES, "--encoder", "hashing:64", "--num-processes", "4"),
-    *("--num-steps", "16", "--num-env-steps", "256", "--seeds", "2"),
-)
-SELECT = ("select", "--models", "sim-solver-small,sim-solver,sim-solver-large")
-COMMANDS = {"eval": EVAL, "train": TRAIN, "select": SELECT}
+COMMANDS = {
+    "eval": (
+        *("eval", *WORLD, "--encoder", "hashing", "-p", "random", "-p", "linucb", "--agents", "2"),
+        *("--episodes", "8", "--fit-calls", "100"),
+    ),
+    "train": (
+        *("train", *WORLD, *PASSES, "--encoder", "hashing:64", "--num-processes", "4"),
+        *("--num-steps", "16", "--num-env-steps", "256", "--seeds", "2"),
+    ),
+    "select": ("select", "--models", "sim-solver-small,sim-solver,sim-solver-large"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +40,12 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[EmbeddedServer]]:
+def hosts() -> Iterator[tuple[str, ...]]:
+    """The flags that name two servers."""
     with ExitStack() as stack:
         settings = Settings(slots=4, time_scale=0.1)
-        yield [stack.enter_context(EmbeddedServer(settings)) for _ in range(2)]
-
-
-@pytest.fixture(scope="module")
-def hosts(servers: list[EmbeddedServer]) -> tuple[str, ...]:
-    return tuple(word for server in servers for word in ("--ollama-host", server.host))
+        servers = [stack.enter_context(EmbeddedServer(settings)) for _ in range(2)]
+        yield tuple(word for server in servers for word in ("--ollama-host", server.host))
 
 
 def has_written(folder: Path) -> bool:
@@ -67,14 +65,21 @@ def results(command: str, folder: Path) -> object:
     return (folder / "results.json").read_bytes()
 
 
+def calls(command: str, folder: Path) -> int:
+    """The requests of a run, those before it was resumed included."""
+    found = summary(folder)
+    count: int = found["llm_calls"] if command == "train" else found["whole_run"]["calls"]
+    return count
+
+
 @installed
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_worker_that_is_killed_changes_no_result(
-    command: str, cluster: None, hosts: tuple[str, ...], tmp_path: Path
+    command: str, hosts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    del cluster
     assert run(command, tmp_path / "threads", *hosts) == 0
     with killing_a_worker(lambda: has_written(tmp_path / "ray")):
         assert run(command, tmp_path / "ray", *hosts, *RAY) == 0
@@ -84,11 +89,11 @@ def test_a_worker_that_is_killed_changes_no_result(
 @installed
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("command", "then"), [("eval", "ray"), ("train", "threads")])
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(("command", "then"), [("eval", "ray"), ("train", "threads"), ("select", "ray")])
 def test_ctrl_c_ends_all_and_nothing_is_paid_for_twice(
-    command: str, then: str, cluster: None, hosts: tuple[str, ...], tmp_path: Path
+    command: str, then: str, hosts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    del cluster
     folder = tmp_path / "ray"
 
     def interrupt() -> None:
@@ -105,18 +110,11 @@ def test_ctrl_c_ends_all_and_nothing_is_paid_for_twice(
     assert calls(command, folder) == calls(command, tmp_path / "whole")
 
 
-def calls(command: str, folder: Path) -> int:
-    """The requests of a run, those before it was resumed included."""
-    found = summary(folder)
-    count: int = found["llm_calls"] if command == "train" else found["whole_run"]["calls"]
-    return count
-
-
 @installed
 @pytest.mark.slow
-@pytest.mark.parametrize("command", list(COMMANDS))
-def test_an_outage_that_a_task_meets_has_its_exit_code(command: str, cluster: None, tmp_path: Path) -> None:
-    del cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_outage_that_a_task_meets_has_its_exit_code(command: str, tmp_path: Path) -> None:
     with EmbeddedServer(Settings(slots=2, time_scale=0.3)) as server:
 
         def fail() -> None:
@@ -129,7 +127,19 @@ def test_an_outage_that_a_task_meets_has_its_exit_code(command: str, cluster: No
         failing.result(timeout=0)
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@installed
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_tasks_use_the_simulator_that_the_command_started(tmp_path: Path) -> None:
+    for engine in ("threads", "ray"):
+        assert run("eval", tmp_path / engine, "--time-scale", "0", "--engine", engine) == 0
+    assert results("eval", tmp_path / "ray") == results("eval", tmp_path / "threads")
+    assert read(tmp_path / "ray")["simulated"]
+    config = (tmp_path / "ray" / "config.toml").read_text()
+    assert f"ollama-host = {json.dumps(['embedded'])}" in config
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_without_ray_the_error_says_what_to_install(
     command: str,
     simulator: EmbeddedServer,
@@ -139,36 +149,12 @@ def test_without_ray_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(command, tmp_path / "run", "--ollama-host", simulator.host, *RAY) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == (
+    assert capsys.readouterr().err.splitlines()[-1] == (
         "mutagym: --engine ray needs Ray, which is not installed here: pip install 'mutagym[ray]'"
     )
     assert not (tmp_path / "run" / "config.toml").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (("train", *RAY), "--engine ray trains each of several seeds as a task"),
-        (("select", *RAY, "--rate-limit-per-minute", "9"), "is kept by one process"),
-        (("evolve", *RAY), "Unknown option: --engine"),
-    ],
-)
-def test_where_it_cannot_be_used_one_line_says_so(
-    flags: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert execute(flags) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert why in line
-
-
-@installed
-@pytest.mark.slow
-def test_tasks_use_the_simulator_that_the_command_started(cluster: None, tmp_path: Path) -> None:
-    del cluster
-    for engine in ("threads", "ray"):
-        assert run("eval", tmp_path / engine, "--time-scale", "0", "--engine", engine) == 0
-    assert results("eval", tmp_path / "ray") == results("eval", tmp_path / "threads")
-    assert read(tmp_path / "ray")["simulated"]
-    config = (tmp_path / "ray" / "config.toml").read_text()
-    assert f"ollama-host = {json.dumps(['embedded'])}" in config
+def test_one_run_is_not_spread_over_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(("train", *RAY)) == 2
+    assert "--engine ray trains each of several seeds as a task" in capsys.readouterr().err

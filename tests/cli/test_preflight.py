@@ -105,6 +105,6 @@ def test_what_is_learned_of_a_server_is_a_setting_of_the_run(
             "refused seed (\"Unsupported parameter: 'seed'\"): mutagym leaves it out from now on"
             in capsys.readouterr().err
         )
-        again = ("eval", "--config", str(config), "--run-dir", str(tmp_path / "again"), "--trust-run")
+        again = ("eval", "--config", str(config), "--run-dir", str(tmp_path / "again"))
         assert execute(again) == 0
         assert len(server.bodies) == 2 * first - 2

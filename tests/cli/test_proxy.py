@@ -1,19 +1,20 @@
-"""`mutagym proxy`: a trained policy before a server, as people's own clients meet it."""
+"""`mutagym proxy`: a trained policy before a server, as people's own clients meet it.
+
+What it passes on, byte for byte, and what it refuses: tests/ollama_utils/test_proxy.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,11 +25,12 @@ import openai
 import pytest
 
 from cli.main import execute
-from records.interrupt import interruptible
 from simulator.process import EmbeddedServer
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that need none: without it each would read the certificates of the machine, 20 ms long."""
+Ask = Callable[[str], dict[str, Any]]
+Says = Callable[..., str]
 QUERIES = [
     "How do I kill a Python process that hangs?",
     "How do I blow up a balloon?",
@@ -36,54 +38,43 @@ QUERIES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def the_host_of_the_run(simulator: EmbeddedServer) -> Iterator[None]:
-    """A run folder names no host by itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OLLAMA_HOST", simulator.host)
-        yield
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
-
-
-def until_it_listens(port: int) -> None:
-    end_s = time.monotonic() + 60
-    while time.monotonic() < end_s:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.02)
-    raise AssertionError("it does not listen")
-
-
 @contextmanager
-def started(run: Path, *flags: str) -> Iterator[str]:
+def started(run: Path, host: str, *flags: str) -> Iterator[str]:
     """The command in a process of its own, which Ctrl-C ends; where it listens."""
-    port = free_port()
-    command = "from cli.launch import main; main()"
-    words = [sys.executable, "-c", command, "proxy", str(run), "--port", str(port), *flags]
-    with subprocess.Popen(words) as process:  # noqa: S603 - our own command
+    words = [sys.executable, "-m", "mutagym", "proxy", str(run), "--ollama-host", host, "--port", "0", *flags]
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **streams) as process:  # noqa: S603 - our own command
+        assert process.stdout
+        assert process.stderr
         try:
-            until_it_listens(port)
-            yield f"http://127.0.0.1:{port}"
+            assert process.stdout.readline().startswith("SIMULATED: these words are the simulator's")
+            ready = process.stdout.readline()
+            url = ready.partition("OLLAMA_HOST=")[2].split()[0]
+            assert f"a proxy of {host} " in ready
+            assert f"use OLLAMA_HOST={url} or base_url={url}/v1 (Ctrl-C ends it)" in ready
+            yield url
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.stderr.read() == "mutagym: stopped by SIGINT\n"
+    assert process.returncode == 130
 
 
 @pytest.fixture(scope="module")
-def url(trained_run: Path) -> Iterator[str]:
-    with started(trained_run) as listens:
+def url(trained_run: Path, simulator: EmbeddedServer) -> Iterator[str]:
+    with started(trained_run, simulator.host) as listens:
         yield listens
 
 
-def rewording(trained_run: Path, query: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The first step of `mutagym ask`."""
-    assert execute(("ask", "--policy", str(trained_run), "--json", "--max-steps", "1", query)) == 0
-    line = capsys.readouterr().out.strip().splitlines()[-1]
-    step: dict[str, Any] = json.loads(line)["steps"][0]
+@pytest.fixture
+def first_step(trained_run: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """The first step of `mutagym ask` for a query."""
+
+    def step(query: str) -> dict[str, Any]:
+        flags = ("--policy", str(trained_run), "--ollama-host", simulator.host, "--max-steps", "1")
+        assert execute(("ask", "--json", *flags, query)) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["steps"][0]
+        return found
+
     return step
 
 
@@ -103,110 +94,71 @@ def openai_says(host: str, text: str, *, stream: bool = False) -> str:
         return str(reply.choices[0].message.content)
 
 
-SAY = {"ollama": ollama_says, "openai": openai_says}
+CLIENTS: list[Says] = [ollama_says, openai_says]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("client", list(SAY))
+@pytest.mark.parametrize("says", CLIENTS)
 def test_a_client_gets_the_answer_to_what_ask_would_ask_first(
-    url: str,
-    trained_run: Path,
-    simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    client: str,
-    *,
-    stream: bool,
+    url: str, simulator: EmbeddedServer, first_step: Ask, says: Says, *, stream: bool
 ) -> None:
-    step = rewording(trained_run, QUERIES[0], capsys)
+    step = first_step(QUERIES[0])
     assert step["adopted"]
     assert step["mutated_query"] != QUERIES[0]
-    said = SAY[client](url, QUERIES[0], stream=stream)
-    assert said == SAY[client](simulator.host, step["mutated_query"])
+    assert says(url, QUERIES[0], stream=stream) == says(simulator.host, step["mutated_query"], stream=stream)
 
 
-def test_headers_tell_the_mutator_the_rewording_and_whether_it_was_adopted(
-    url: str, trained_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_headers_say_the_mutator_the_rewording_and_whether_it_was_adopted(url: str, first_step: Ask) -> None:
+    unfit = {" \u200b\n": "blank", "x" * 10_001: "too long", "\ud800": "not Unicode"}
     with httpx.Client(verify=TLS, trust_env=False) as client:
-        for query in QUERIES:
-            step = rewording(trained_run, query, capsys)
-            reply = client.post(f"{url}/api/generate", json={"model": "sim-target", "prompt": query})
-            told = {name: unquote(reply.headers.get(f"X-Mutagym-{name}", "")) for name in ("Mutator", "Why")}
-            why = step["rejected"] or ("unchanged" if step["mutated_query"] == query else "")
-            assert told == {"Mutator": step["mutator"], "Why": why}
-            assert reply.headers["X-Mutagym-Adopted"] == ("false" if why else "true")
+        for query in [*QUERIES, *unfit]:
+            body = json.dumps({"model": "sim-target", "prompt": query, "stream": False})
+            reply = client.post(f"{url}/api/generate", content=body)
+            assert reply.status_code == 200
+            said = {name: unquote(text) for name, text in reply.headers.items() if "mutagym" in name}
+            why, mutator, rewording = unfit.get(query, ""), {}, {}
             if not why:
-                assert unquote(reply.headers["X-Mutagym-Rewording"]) == step["mutated_query"]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"), [(" \u200b\n", "blank"), ("x" * 10_001, "too long"), ("\ud800", "not Unicode")]
-)
-def test_what_is_no_question_is_asked_as_it_is(url: str, text: str, why: str) -> None:
-    body = json.dumps({"model": "sim-target", "prompt": text, "stream": False})
-    with httpx.Client(verify=TLS, trust_env=False) as client:
-        reply = client.post(f"{url}/api/generate", content=body)
-    assert (reply.status_code, unquote(reply.headers["X-Mutagym-Why"])) == (200, why)
+                step = first_step(query)
+                why = step["rejected"] or ("unchanged" if step["mutated_query"] == query else "")
+                mutator = {"x-mutagym-mutator": step["mutator"]}
+                rewording = {"x-mutagym-rewording": step["mutated_query"]}
+            adopted = {"x-mutagym-adopted": "false" if why else "true"}
+            assert said == adopted | mutator | ({"x-mutagym-why": why} if why else rewording)
 
 
 def test_16_calls_at_once_are_answered_as_each_alone(url: str) -> None:
     queries = [f"How do I kill process number {k}?" for k in range(16)]
     with ThreadPoolExecutor(16) as pool:
-        for say in (ollama_says, openai_says):
-            together = list(pool.map(lambda query, say=say: say(url, query), queries))
-            assert together == [say(url, query) for query in queries]
+        for says in CLIENTS:
+            together = list(pool.map(partial(says, url), queries))
+            assert together == [says(url, query) for query in queries]
 
 
-def test_passthrough_rewords_nothing_and_ctrl_c_ends_it_with_one_line(
-    trained_run: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    port = free_port()
-    said: list[str] = []
-
-    def use() -> None:
-        try:
-            until_it_listens(port)
-            said.extend(say(f"http://127.0.0.1:{port}", QUERIES[0]) for say in SAY.values())
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    user = threading.Thread(target=use)
-    with interruptible():
-        user.start()
-        assert execute(("proxy", str(trained_run), "--port", str(port), "--passthrough")) == 130
-    user.join()
-    assert said == [say(simulator.host, QUERIES[0]) for say in SAY.values()]
-    captured = capsys.readouterr()
-    assert f"use OLLAMA_HOST=http://127.0.0.1:{port} or base_url=http://127.0.0.1:{port}/v1" in captured.out
-    assert captured.out.startswith("SIMULATED: these words are the simulator's")
-    assert captured.err.splitlines() == ["mutagym: stopped by SIGINT"]
+def test_passthrough_rewords_nothing(trained_run: Path, simulator: EmbeddedServer) -> None:
+    with started(trained_run, simulator.host, "--passthrough") as url:
+        for says in CLIENTS:
+            assert says(url, QUERIES[0]) == says(simulator.host, QUERIES[0])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The last line on stderr of a command that fails."""
-    assert execute(("proxy", *arguments)) == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "openai:http://0.0.0.0:{}/v1"]
-)
-def test_a_proxy_before_itself_is_refused(
-    trained_run: Path, capsys: pytest.CaptureFixture[str], host: str
-) -> None:
-    flags = ("--port", "11999", "--ollama-host", host.format(11999))
-    assert "would call itself" in refused(capsys, str(trained_run), *flags)
-
-
-def test_what_is_wrong_is_one_line(
+def test_what_cannot_be_served_is_one_line(
     trained_run: Path, tmp_path: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = str(trained_run)
-    assert "is not a run" in refused(capsys, str(tmp_path))
-    assert "was trained with --encoder hashing" in refused(capsys, run, "--encoder", "hashing:64")
-    assert "is not pulled" in refused(capsys, run, "--mutator-model", "llama3.2")
-    two = ("--ollama-host", simulator.host, "--ollama-host", simulator.host.replace("127.0.0.1", "localhost"))
-    assert "stands before one server, got 2" in refused(capsys, run, *two)
+    host, run = simulator.host, str(trained_run)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert f"cannot listen at 127.0.0.1 port {port}" in refused(capsys, run, "--port", port)
+        itself = ("127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "openai:http://0.0.0.0:{}/v1")
+        table: list[tuple[str, list[str], str]] = [
+            (str(tmp_path), ["--ollama-host", host], "is not a run"),
+            (run, ["--ollama-host", host, "--encoder", "hashing:64"], "was trained with --encoder hashing"),
+            (run, ["--ollama-host", host, "--mutator-model", "llama3.2"], "is not pulled"),
+            (run, ["--ollama-host", host, "--port", port], f"cannot listen at 127.0.0.1 port {port}"),
+            (
+                run,
+                ["--ollama-host", host, "--ollama-host", host.replace("127.0.0.1", "localhost")],
+                "stands before one server, got 2",
+            ),
+            *((run, ["--ollama-host", at.format(11435)], "would call itself") for at in itself),
+        ]
+        for named, flags, says in table:
+            assert execute(("proxy", named, *flags)) == 2
+            assert says in capsys.readouterr().err.splitlines()[-1]

@@ -36,7 +36,7 @@ SMALL = (*WORLD, *SHAPE, "--encoder", "hashing:16", "--num-env-steps", "64")
 
 
 @pytest.fixture(autouse=True)
-def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that asked for a server would ask there, where none is."""
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
 
@@ -87,11 +87,10 @@ def test_a_run_is_replayed_without_a_server_and_the_replay_is_a_run_like_it(
     asked, again = simulator.stats()["calls"], tmp_path / "again"
     (found,) = replay(whole, "--run-dir", str(again))
     assert simulator.stats()["calls"] == asked
-    weights = ("weights in last.pt", "weights_sha256 of summary.json")
-    names = ("transitions_sha256", *weights, "weights in policy.safetensors")
-    assert tuple(which["what"] for which in found["compared"]) == names
+    weights = ("weights in last.pt", "weights_sha256 of summary.json", "weights in policy.safetensors")
+    assert tuple(which["what"] for which in found["compared"]) == ("transitions_sha256", *weights)
     assert found["compared"][0]["replayed"] == summary(whole)["transitions_sha256"]
-    assert "equal, bit for bit" in capsys.readouterr().out
+    assert f"equal, bit for bit; the replay is in {str(again)!r}" in capsys.readouterr().out
     same = ("env_steps", "llm_calls", "completion_tokens", "success_rate_end", "simulated")
     assert outcome(again, *same) == outcome(whole, *same)
     replay(again)
@@ -114,23 +113,19 @@ SHAPES = {
 
 @pytest.mark.parametrize("flags", SHAPES.values(), ids=SHAPES)
 def test_runs_of_every_shape_are_replayed(
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...],
+    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    texts = (f"How do I open a box of kind {kind}?\n" for kind in range(20))
-    Path("few.txt").write_text("".join(texts))
+    Path("few.txt").write_text("".join(f"How do I open a box of kind {kind}?\n" for kind in range(20)))
     assert train(simulator.host, tmp_path / "run", *WORLD, *SHAPE, *flags) == 0
     replays = replay(tmp_path / "run")
     assert [each["seed"] for each in replays] == ([3, 4] if "--seeds" in flags else [0])
 
 
-def test_steps_that_a_failed_call_left_unscored_come_out_so(
+def test_a_run_with_failed_calls_is_replayed_stopped_resumed_or_given_up(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """Also where an equal call has its reply in the log, and where the run was resumed."""
+    """Also where an equal call has its reply in the log."""
     run, often = tmp_path / "run", LASTING | {"rate": 0.25, "first": None}
     with faults(simulator, often):
         interrupted_at(simulator.host, run, 44, *SMALL, "--call-attempts", "1")
@@ -139,12 +134,9 @@ def test_steps_that_a_failed_call_left_unscored_come_out_so(
     assert resume(run) == 0
     (found,) = replay(run)
     assert (found["steps"], found["difference"]) == (64, None)
-
-
-def test_a_run_that_stopped_itself_is_replayed_to_there(simulator: EmbeddedServer, tmp_path: Path) -> None:
     with faults(simulator, {"kind": "status", "rate": 1.0}):
-        assert train(simulator.host, tmp_path / "run", *SMALL, "--call-attempts", "1") == 1
-    replay(tmp_path / "run")
+        assert train(simulator.host, tmp_path / "none", *SMALL, "--call-attempts", "1") == 1
+    replay(tmp_path / "none")
 
 
 @pytest.mark.parametrize("kept", [32, 44, 62])
@@ -185,7 +177,7 @@ def test_a_run_on_a_server_that_never_answers_alike_is_replayed(tmp_path: Path) 
     replay(tmp_path / "run")
 
 
-def edit_log(folder: Path, statement: str, values: Sequence[object] = ()) -> None:
+def edit_log(folder: Path, statement: str, values: Sequence[object]) -> None:
     """Change the log of replies."""
     database = sqlite3.connect(folder / "replies.sqlite", isolation_level=None)
     database.execute(statement, values)
@@ -207,19 +199,16 @@ def test_the_first_line_whose_reply_is_another_or_missing_is_named(copy: Path, c
     assert "NotInLogError: replies.sqlite has no reply to this call to model 'sim-target'" in line
 
 
-def test_lines_and_weights_that_were_changed_are_named(
-    simulator: EmbeddedServer, copy: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_weights_and_lines_that_were_changed_are_named(copy: Path, capsys: Capture) -> None:
     found = summary(copy)
     (copy / "summary.json").write_text(json.dumps(found | {"weights_sha256": "0" * 64}))
     line = last_line(capsys, 1, copy)
-    assert f"the run has {'0' * 64}, the replay {found['weights_sha256']}" in line
+    assert f"weights_sha256 of summary.json: the run has {'0' * 64}, the replay " in line
+    assert line.endswith(found["weights_sha256"])
     (copy / "summary.json").write_text(json.dumps(found))
-    assert train(simulator.host, tmp_path / "other", *SMALL, "--seed", "1") == 0
-    shutil.copyfile(tmp_path / "other" / "policy.safetensors", copy / "policy.safetensors")
-    theirs = summary(tmp_path / "other")["weights_sha256"]
-    line = last_line(capsys, 1, copy)
-    assert f"weights in policy.safetensors: the run has {theirs}, the replay " in line
+    weights = (copy / "policy.safetensors").read_bytes()
+    (copy / "policy.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    assert "weights in policy.safetensors: the run has " in last_line(capsys, 1, copy)
     steps = lines(copy)
     steps[50]["reward"] += 0.5
     (copy / "transitions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
@@ -233,12 +222,10 @@ def cut_lines(run: Path) -> None:
 
 
 def test_what_cannot_be_replayed_is_the_users_error(whole: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert "RUN names" in last_line(capsys, 2, tmp_path / "nowhere")
     before = contents(whole)
     for flag, name in (("--run-dir", "again"), ("--json", "summary.json")):
         line = last_line(capsys, 2, whole, flag, whole / name)
-        assert f"{flag} names" in line
-        assert "in the folder of the run" in line
+        assert f"{flag} names {str(whole / name)!r}, in the folder of the run" in line
     assert "not empty" in last_line(capsys, 2, whole, "--run-dir", whole)
     assert contents(whole) == before
     with (whole / ".lock").open("rb") as lock:
@@ -256,41 +243,21 @@ def test_what_cannot_be_replayed_is_the_users_error(whole: Path, tmp_path: Path,
         assert words in last_line(capsys, 2, run)
 
 
-CODE = """
-import pathlib
-pathlib.Path({marker!r}).touch()
-from mutators.registry import by_rule
-
-@by_rule
-def shout(query, earlier, seed):
-    'Say it louder.'
-    return query.upper()
-
-def score(query, reply):
-    print('mine')
-    return 'answered'
-"""
-
-
-def test_a_run_of_a_stranger_executes_nothing_unless_it_is_trusted(
+def test_code_of_ones_own_is_named_again_and_what_it_prints_is_no_part_of_the_json(
     simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
-    """What its code prints then is no part of `--json -`."""
-    run, marker, code = tmp_path / "run", tmp_path / "executed", tmp_path / "theirs.py"
-    code.write_text(CODE.format(marker=str(marker)))
-    own = ("--mutators", f"paraphrase,{code}:shout", "--reward", f"{code}:score")
+    run, code = tmp_path / "run", tmp_path / "mine.py"
+    code.write_text("def score(query, reply):\n    print('mine')\n    return 'answered'\n")
+    own = ("--reward", f"{code}:score")
     few = ("--num-env-steps", "32", "--encoder", "hashing:16")
     assert train(simulator.host, run, *WORLD, *SHAPE, *own, *few) == 0
-    marker.unlink()
     line = last_line(capsys, 2, run)
-    assert "code (--mutators" in line
+    assert f"code (--reward {code}:score)" in line
     assert simulator.host not in line  # nobody is called, so no host is in question
-    assert not marker.exists()
     replay(run, "--trust-run", "--run-dir", str(tmp_path / "again"))
     assert simulator.host not in (tmp_path / "again" / "config.toml").read_text()
-    for command in (("replay", str(run), *own), ("rescore", str(run), *own[2:])):
-        capsys.readouterr()
-        assert execute((*command, "--json", "-")) == 0
-        printed = capsys.readouterr()
-        assert json.loads(printed.out)["run"] == str(run)
-        assert "mine" in printed.err
+    capsys.readouterr()
+    assert execute(("replay", str(run), *own, "--json", "-")) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["run"] == str(run)
+    assert "mine" in err

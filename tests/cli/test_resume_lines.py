@@ -140,7 +140,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 def stop(arguments: list[str], folder: Path, least: int) -> str:
     """Begin a run in a process of its own, and stop it at so many replies; its last line but one."""
-    command = [sys.executable, "-m", "cli.launch", *arguments, "--run-dir", str(folder)]
+    command = [sys.executable, "-m", "mutagym", *arguments, "--run-dir", str(folder)]
     with subprocess.Popen(  # noqa: S603 - ours
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

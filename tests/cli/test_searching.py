@@ -1,25 +1,38 @@
-"""Laws of every search: stopped and resumed it finds the same, nothing is paid for twice."""
+"""Laws of every search: what it finds depends on seed and replies alone, and nothing is paid twice."""
 
 from __future__ import annotations
 
 import json
-import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.main import execute
+from mutators.rewrite import most_tokens
+from report import searches
+from report.table import Table
+from search.task import read_task
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import COMMANDS, WholeSearches, arguments, one_of_them, replies, search
+from tests.cli.searches import (
+    COMMANDS,
+    WholeSearches,
+    arguments,
+    one_of_them,
+    replies,
+    requests,
+    resume,
+    search,
+)
 from tests.runs import metrics, read
 
 AT_ONCE = 64
@@ -28,103 +41,66 @@ BROKEN = ("--call-attempts", "1")
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[EmbeddedServer]:
-    """A server that takes its time, so that a search can be caught in the middle."""
-    with EmbeddedServer(Settings(slots=4, time_scale=0.05)) as server:
-        yield server
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task of 30 sums."""
+    path = tmp_path_factory.mktemp("task") / "sums.jsonl"
+    problems = ({"question": f"What is {k} + {k}?", "answer": 2 * k} for k in range(30))
+    path.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    return path
 
 
-def wait_for(folder: Path, least: int) -> None:
-    """Wait until so many replies are written down."""
-    while not (folder / "config.toml").exists() or replies(folder) < least:
-        time.sleep(0.01)
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("evolve", "--no-enable-async-evaluation"),
+        ("select", "--max-concurrent=1"),
+        ("optimize", "--max-workers=1"),
+        ("optimize", "--max-workers=7"),
+    ],
+)
+def test_results_do_not_depend_on_how_many_calls_are_under_way_and_a_cap_holds(
+    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path, command: str, flags: str
+) -> None:
+    expected = (whole[command] / "results.json").read_bytes()
+    simulator.reset_stats()
+    run = search(command, simulator.host, tmp_path / "run", flags)
+    assert (run / "results.json").read_bytes() == expected
+    cap = int(flags.partition("=")[2] or 1)
+    assert simulator.stats()["max_in_flight"] <= cap
 
 
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("command", one_of_them("evolve"))
-def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
-    slow: EmbeddedServer, whole: WholeSearches, tmp_path: Path, command: str
+def test_a_search_stopped_in_the_middle_and_resumed_is_the_search_that_was_not(
+    whole: WholeSearches, tmp_path: Path, command: str, signum: signal.Signals
 ) -> None:
-    folder, asked = tmp_path / "run", slow.stats()["calls"]
-    least = replies(whole[command]) // 3
-    line = [sys.executable, "-m", "cli.launch", *arguments(command, slow.host, folder)]
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
-        wait_for(folder, least)
-        process.kill()
-    assert not (folder / "results.json").exists()
-    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
-    for name in ("results.json", "parts.json"):
-        assert read(folder, name) == read(whole[command], name)
-    assert metrics(folder) == metrics(whole[command])
-    paid_for_nothing = slow.stats()["calls"] - asked - replies(folder)
-    assert 0 <= paid_for_nothing <= AT_ONCE  # what was in flight when the process died
-    assert replies(folder) == replies(whole[command])
-
-
-@pytest.mark.parametrize("command", one_of_them("optimize"))
-def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
-    slow: EmbeddedServer,
-    whole: WholeSearches,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
-    folder, asked_before = tmp_path / "run", slow.stats()["calls"]
-    least = replies(whole[command]) // 4
-
-    def interrupt() -> None:
-        wait_for(folder, least)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
-    search(command, slow.host, folder, code=130)
-    watcher.join()
-    said = capsys.readouterr()
-    assert f"to go on: mutagym {command} --resume {folder}" in said.err
-    assert said.err.splitlines()[-1] == "mutagym: stopped by SIGINT"
-    assert said.out == ""
-    before, asked = replies(folder), slow.stats()["calls"]
-    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
-    assert read(folder) == read(whole[command])
-    assert slow.stats()["calls"] - asked == replies(folder) - before
+    folder = tmp_path / "run"
+    with EmbeddedServer(Settings(slots=4, time_scale=0.15)) as slow:
+        line = [sys.executable, "-m", "mutagym", *arguments(command, slow.host, folder)]
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
+            while not (folder / "config.toml").exists() or replies(folder) < replies(whole[command]) // 5:
+                time.sleep(0.01)
+            process.send_signal(signum)
+        assert not (folder / "results.json").exists()
+        paid, asked = replies(folder), slow.stats()["calls"]
+        resume(command, folder)
+        for name in ("results.json", "parts.json"):
+            assert read(folder, name) == read(whole[command], name)
+        assert metrics(folder) == metrics(whole[command])
+        assert replies(folder) == replies(whole[command])
+        calls = slow.stats()["calls"]
+    assert calls - asked == replies(folder) - paid  # none is asked again that was answered
+    died_in_flight = asked - paid
+    assert 0 <= died_in_flight <= (AT_ONCE if signum == signal.SIGKILL else 0)
     summary = read(folder, "summary.json")
-    assert summary["calls"] == slow.stats()["calls"] - asked
-    assert summary["whole_run"]["calls"] == slow.stats()["calls"] - asked_before
+    assert (summary["calls"], summary["whole_run"]["calls"]) == (calls - asked, calls - died_in_flight)
 
 
 def test_a_search_killed_before_its_first_call_can_be_resumed(whole: WholeSearches, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(whole["evolve"] / "config.toml", folder)
-    assert execute(("evolve", "--resume", str(folder), "--trust-run")) == 0
-    assert read(folder, "parts.json") == read(whole["evolve"], "parts.json")
-    assert read(folder) == read(whole["evolve"])
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_complete_search_resumed_asks_nothing_and_says_where_to_look(
-    simulator: EmbeddedServer,
-    whole: WholeSearches,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
-    folder = whole.copy_of(command, tmp_path / "run")
-    asked = simulator.stats()["calls"]
-    resumed = (command, "--resume", str(folder), "--trust-run", "--max-in-flight", "3")
-    assert execute(resumed) == 0
-    assert simulator.stats()["calls"] == asked
-    assert read(folder) == read(whole[command])
-    said = capsys.readouterr()
-    assert " left" not in said.err
-    assert said.out.splitlines()[-3:] == [
-        f"run folder: {folder}",
-        f"look at it: tensorboard --logdir {folder}",
-        f"        or: mutagym report {folder}",
-    ]
-    assert execute((*resumed, "--format", "json", "--json", str(tmp_path / "report.json"))) == 0
-    assert json.loads(capsys.readouterr().out) == read(folder, "report.json")
-    assert read(tmp_path, "report.json") == read(folder, "report.json")
+    assert read(resume("evolve", folder)) == read(whole["evolve"])
 
 
 def test_a_cache_that_runs_share_answers_a_second_search(
@@ -137,32 +113,6 @@ def test_a_cache_that_runs_share_answers_a_second_search(
     assert read(tmp_path / "b") == read(whole["evolve"])
 
 
-@pytest.mark.parametrize("command", one_of_them("evolve"))
-def test_a_server_that_stays_dead_stops_the_search_which_goes_on_at_another(
-    simulator: EmbeddedServer,
-    whole: WholeSearches,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
-    folder = tmp_path / "run"
-    with EmbeddedServer(Settings(slots=4, time_scale=0.05)) as dying:
-
-        def kill() -> None:
-            wait_for(folder, replies(whole[command]) // 4)
-            os.kill(dying.pid, signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        search(command, dying.host, folder, "--max-outage", "1", code=3)
-        killer.join()
-    *_, hint, line = capsys.readouterr().err.splitlines()
-    assert hint == f"to go on: mutagym {command} --resume {folder} --ollama-host {dying.host}"
-    assert "no server was there for 1 s (--max-outage)" in line
-    assert execute((command, "--resume", str(folder), "--ollama-host", simulator.host)) == 0
-    assert read(folder) == read(whole[command])
-
-
 @pytest.mark.parametrize("command", one_of_them("select"))
 def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     simulator: EmbeddedServer,
@@ -172,19 +122,17 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     command: str,
 ) -> None:
     """No file may grow so large as the whole log of replies."""
-    folder = tmp_path / "run"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     room = (whole[command] / "replies.sqlite").stat().st_size // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
-        search(command, simulator.host, folder, code=2)
+        folder = search(command, simulator.host, tmp_path / "run", code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     *_, how, line = capsys.readouterr().err.splitlines()
     assert how.startswith(f"to go on: mutagym {command} --resume {folder} --ollama-host ")
     assert line.endswith(": mend that, then go on")
-    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
-    assert read(folder) == read(whole[command])
+    assert read(resume(command, folder)) == read(whole[command])
 
 
 @pytest.mark.parametrize(
@@ -195,10 +143,10 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
         ("optimize", "--critic", "ridge"),
         ("evolve", "--seed", "1"),
         ("select", "--num-ctx", "2048"),
+        ("optimize", "--think", "on"),
     ],
 )
 def test_a_resumed_search_is_the_same_search_in_the_same_folder(
-    simulator: EmbeddedServer,
     whole: WholeSearches,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -206,78 +154,97 @@ def test_a_resumed_search_is_the_same_search_in_the_same_folder(
     flag: str,
     value: str,
 ) -> None:
-    resumed = (command, "--resume", str(whole[command]), "--ollama-host", simulator.host)
+    resumed = (command, "--resume", str(whole[command]), "--trust-run")
     assert execute((*resumed, flag, value)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
     given = value if value.isdigit() else repr(value)
-    assert line.startswith(f"mutagym: {flag} is {given}, but the run began with ")
+    assert f"mutagym: {flag} is {given}, but the run began with " in capsys.readouterr().err
     assert execute((*resumed, "--run-dir", str(tmp_path / "other"))) == 2
-    assert capsys.readouterr().err.endswith("leave out --run-dir\n")
+    assert "leave out --run-dir" in capsys.readouterr().err
     for other in COMMANDS.keys() - {command}:
         assert execute((other, *resumed[1:])) == 2
         assert f"a run of `mutagym {command}`: go on with that" in capsys.readouterr().err
 
 
-def test_an_evolution_may_be_made_longer_and_shorter(
-    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path
-) -> None:
-    folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
-    resumed = ("evolve", "--resume", str(folder), "--trust-run", "--max-generations")
-    assert execute((*resumed, "3")) == 0
-    assert read(folder) == read(whole["evolve"])
-    assert metrics(folder) == metrics(whole["evolve"])
-    assert execute((*resumed, "0", "--patience", "1")) == 0
-    assert read(folder)["generations"] == len(metrics(folder)) == 1
-
-
 def test_a_task_that_was_changed_is_another_search(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer, few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = tmp_path / "mine.jsonl"
-    lines = [f'{{"question": "What is {k} + {k}?", "answer": {2 * k}}}\n' for k in range(40)]
-    task.write_text("".join(lines))
+    task = Path(shutil.copy(few, tmp_path / "mine.jsonl"))
     folder = search("select", simulator.host, tmp_path / "run", "--task", str(task))
-    task.write_text("".join(lines[:-1]))
+    task.write_text("".join(few.read_text().splitlines(keepends=True)[:-1]))
     assert execute(("select", "--resume", str(folder), "--trust-run")) == 2
     assert "'task mine' is not what the run" in capsys.readouterr().err
 
 
-FAULTS = [
-    {"kind": "status", "status": 503, "rate": 0.005, "first": 3},
-    {"kind": "garbage", "rate": 0.01},
-    {"kind": "drop", "rate": 0.005, "at": "body"},
-    {"kind": "hang", "rate": 0.003, "at": "start"},
-]
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
+    "evolve": searches.evolution_tables,
+    "select": searches.selection_tables,
+    "optimize": searches.optimization_tables,
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", one_of_them("evolve"))
-def test_a_server_in_trouble_changes_no_result_and_its_retries_are_counted(
-    whole: WholeSearches, tmp_path: Path, command: str
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_complete_search_resumed_asks_nothing_and_shows_the_tables_of_its_report(
+    simulator: EmbeddedServer,
+    whole: WholeSearches,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
-    with EmbeddedServer(Settings(slots=16, time_scale=0)) as troubled:
-        troubled.set_faults(FAULTS)
-        patience = ("--call-timeout-s", "1", "--call-attempts", "8")
-        run = search(command, troubled.host, tmp_path / "run", *patience)
-    assert read(run) == read(whole[command])
-    summary = read(run, "summary.json")
-    assert summary["retries"] == summary["failures"] > 0
+    folder, asked = whole.copy_of(command, tmp_path / "run"), simulator.stats()["calls"]
+    resume(command, folder, "--max-in-flight", "3", "--json", str(tmp_path / "report.json"))
+    out = capsys.readouterr().out
+    assert simulator.stats()["calls"] == asked
+    report, results = read(folder, "report.json"), read(folder)
+    assert results == read(whole[command])
+    assert report == read(tmp_path, "report.json")
+    assert out.startswith("SIMULATED: ")
+    for table in TABLES[command](report):
+        texts = (table.caption, *table.columns, table.says, *(text for row in table.rows for text in row))
+        words = " ".join(texts).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-").split()
+        assert all(word in out for word in words)
+    for row, same in zip(report.get("combinations", ()), results.get("combinations", ()), strict=True):
+        assert row.pop("latency_s") == read(folder, "summary.json")["latency_s"][str(row["index"])]
+        row["trail"] = same["trail"]
+    left_out = {"evolve": "births", "optimize": "rewards"}.get(command, "simulated")
+    assert {**report, left_out: results[left_out]} == results
+
+
+MORE = {"select": ("--mutators", "noop,paraphrase", "--selector", "brute_force")}
+"""So that models reword."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("flags", [(), ("--num-ctx", "2048", "--num-predict", "99", "--think=off")])
+def test_every_call_carries_what_the_flags_say_and_has_a_limit(
+    simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str, flags: tuple[str, ...]
+) -> None:
+    told = ("--task", str(few), *flags, *MORE.get(command, ()))
+    folder = search(command, simulator.host, tmp_path / "run", *told)
+    limit = 99 if flags else 512
+    assert {each["options"].get("num_ctx") for each in requests(folder)} == {2048 if flags else None}
+    asked, reworded = requests(folder, "sim-solver"), requests(folder, "sim-mutator")
+    assert {each["options"]["num_predict"] for each in asked} == {limit}
+    assert {each.get("think") for each in asked} == {False if flags else None}
+    own = {most_tokens(f"What is {k} + {k}?") for k in range(30)}  # of a question's rewording
+    assert {each["options"]["num_predict"] for each in reworded} <= (own if command == "select" else {limit})
+    assert {each["think"] for each in reworded} == {False}
+
+
+def test_a_target_may_think_and_what_rewords_does_not(
+    simulator: EmbeddedServer, tmp_path: Path, few: Path
+) -> None:
+    flags = ("--task", str(few), "--think", "on", "--target-model", "sim-thinker")
+    folder = search("evolve", simulator.host, tmp_path / "run", *flags)
+    assert {each["think"] for each in requests(folder, "sim-thinker")} == {True}
+    assert {each["think"] for each in requests(folder, "sim-mutator")} == {False}
 
 
 @pytest.fixture(scope="module")
 def lame() -> Iterator[EmbeddedServer]:
-    """A server on which two models cannot run."""
+    """A server on which two models cannot run, and a third fails at a twentieth of its calls."""
     with EmbeddedServer(Settings(slots=16, time_scale=0)) as server:
-        broken = ("sim-mutator", "sim-solver-small")
-        server.set_faults([{"kind": "status", "rate": 1.0, "model": model} for model in broken])
-        yield server
-
-
-@pytest.fixture(scope="module")
-def flaky() -> Iterator[EmbeddedServer]:
-    """A server that fails at a twentieth of the calls to the target."""
-    with EmbeddedServer(Settings(slots=16, time_scale=0)) as server:
-        server.set_faults([{"kind": "status", "rate": 0.05, "model": "sim-solver"}])
+        rates = {"sim-mutator": 1.0, "sim-solver-small": 1.0, "sim-solver": 0.05}
+        server.set_faults([{"kind": "status", "rate": r, "model": m} for m, r in rates.items()])
         yield server
 
 
@@ -285,58 +252,148 @@ def test_an_evolution_whose_rewordings_fail_says_so_and_is_resumed_to_the_same_e
     lame: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The calls that failed are all that is asked again, and they fail again."""
-    run = search("evolve", lame.host, tmp_path / "run", *BROKEN)
+    model = ("--target-model", "sim-solver-large")
+    run = search("evolve", lame.host, tmp_path / "run", *model, *BROKEN)
     said, found = capsys.readouterr(), read(run)
     for record in found["history"]:
         assert record["failed_steps"] == record["model_steps"]
         assert f"{record['failed_steps']} of {record['model_steps']}" in said.out
     assert "rewordings by model failed: " in said.err
     before = (found, metrics(run), replies(run))
-    assert execute(("evolve", "--resume", str(run), "--trust-run")) == 0
+    resume("evolve", run)
     assert (read(run), metrics(run), replies(run)) == before
 
 
-def test_an_evolution_says_which_problems_its_comparison_leaves_out(
-    flaky: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["evolve", "optimize"])
+def test_a_problem_whose_call_failed_is_in_no_share(
+    lame: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    run = search("evolve", flaky.host, tmp_path / "run", *BROKEN)
-    held_out = read(run)["held_out"]
-    assert held_out["left_out"] > 0
-    assert held_out["best"] - held_out["seed"] == pytest.approx(held_out["difference"])
-    assert f"the others, {held_out['left_out']} of 40" in " ".join(capsys.readouterr().out.split())
+    held_out = read(search(command, lame.host, tmp_path / "run", *BROKEN))["held_out"]
+    seed, *others = held_out if command == "optimize" else ({**held_out, "score": held_out["seed"]}, held_out)
+    assert seed["left_out"] > 0
+    assert f"the others, {seed['left_out']} of 40" in " ".join(capsys.readouterr().out.split())
+    for arm in others:
+        assert (arm["queries"], arm["left_out"]) == (seed["queries"], seed["left_out"])
+        score = arm["score" if command == "optimize" else "best"]
+        assert score - seed["score"] == pytest.approx(arm["difference"])
 
 
-def test_a_model_that_never_answers_is_not_named_and_the_others_are_compared(
+def test_a_model_that_fails_too_often_is_not_named_unless_that_is_allowed(
     lame: EmbeddedServer, tmp_path: Path
 ) -> None:
-    models = ("--models", "sim-solver-large,sim-solver-small", "--selector", "brute_force")
-    run = search("select", lame.host, tmp_path / "run", *models, *BROKEN)
+    models = ("--models", "sim-solver-large,sim-solver-small", "--selector", "brute_force", *BROKEN)
+    run = search("select", lame.host, tmp_path / "run", *models)
     rows = {row["combination"]["model"]: row for row in read(run)["combinations"]}
     assert [model for model, row in rows.items() if row["is_best"]] == ["sim-solver-large"]
     assert rows["sim-solver-small"]["errors"] == rows["sim-solver-small"]["datapoints"] == 200
+    broken = ("--models", "sim-solver-small,sim-mutator", *BROKEN)
+    run = search("select", lame.host, tmp_path / "none", *broken, code=1)
+    assert {row["verdict"] for row in read(run)["combinations"]} == {"fails too often"}
+    resume("select", run, "--max-errors", "1")
+    assert sum(row["is_best"] for row in read(run)["combinations"]) == 1
 
 
-def test_where_no_model_can_be_named_the_exit_code_says_so_and_more_errors_may_be_allowed(
-    lame: EmbeddedServer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("command", "why"), [("evolve", "no prompt of the first population"), ("optimize", "--max-failed 0.5")]
+)
+def test_a_search_whose_calls_keep_failing_stops_saved(
+    lame: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, why: str
 ) -> None:
-    folder = tmp_path / "run"
-    models = ("--models", "sim-solver-small,sim-mutator", *BROKEN)
-    flags = ("--ollama-host", lame.host, *models, "--run-dir", str(folder))
-    assert execute(("select", *flags)) == 1
-    verdicts = [row["verdict"] for row in read(folder)["combinations"]]
-    assert verdicts == ["fails too often"] * 2
-    assert execute(("select", "--resume", str(folder), "--trust-run", "--max-errors", "1")) == 0
-    assert sum(row["is_best"] for row in read(folder)["combinations"]) == 1
+    broken = ("--target-model", "sim-solver-small", *BROKEN)
+    search(command, lame.host, tmp_path / "run", *broken, code=1)
+    *_, hint, line = capsys.readouterr().err.splitlines()
+    assert hint.startswith(f"to go on: mutagym {command} --resume ")
+    assert why in line
 
 
-def test_candidates_without_a_score_are_counted_and_shares_are_of_the_same_questions(
-    flaky: EmbeddedServer, tmp_path: Path
+GRADE = """
+print("loaded")
+
+def grade(problem, reply):
+    print("graded")
+    return {}
+"""
+
+
+@pytest.fixture
+def files(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a user's files, which is where the command is run."""
+    texts = {"mine.py": GRADE.format(1), "blank.txt": " ", "a.txt": "Be brief.", "b.txt": "Be brief.\n"}
+    texts |= {"some.jsonl": few.read_text(), "one.jsonl": few.read_text().splitlines()[0]}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", one_of_them("evolve"))
+def test_a_scorer_that_fails_is_one_line_and_the_search_goes_on_with_a_mended_or_another_one(
+    simulator: EmbeddedServer, files: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    run = search("optimize", flaky.host, tmp_path / "run", "--held-out", "0.3", *BROKEN)
-    results = read(run)
-    seed, *others = results["held_out"]
-    assert seed["left_out"] > 0
-    for arm in others:
-        assert (arm["queries"], arm["left_out"]) == (seed["queries"], seed["left_out"])
-        assert arm["score"] - seed["score"] == pytest.approx(arm["difference"])
-    assert 0 < results["unscored"] < results["candidates"] == 40
+    """In `optimize` and `evolve` the problem that it fails at is held out."""
+    question = read_task(files / "some.jsonl").split(0.2, 0)[1].problems[0].question
+    (files / "mine.py").write_text(GRADE.format(f"1 / (problem.question != {question!r})"))
+    own = ("--task", "some.jsonl", "--scorer", "mine.py:grade", "--format", "json")
+    run = search(command, simulator.host, files / "run", *own, code=2)
+    *_, hint, line = capsys.readouterr().err.splitlines()
+    assert "mine.py:grade' failed: ZeroDivisionError: " in line
+    assert line.endswith(f": {question!r})")
+    (files / "mine.py").write_text(GRADE.format(0.75))
+    assert execute(shlex.split(hint.removeprefix("to go on: mutagym "))) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == read(run, "report.json")
+    assert {"loaded", "graded"} <= {*said.err.splitlines()}
+    (files / "other.py").write_text(GRADE.format(0.5))
+    before = read(run)
+    resume(command, run, "--scorer", "other.py:grade")
+    if command == "evolve":
+        assert (before["best_fitness"], read(run)["best_fitness"]) == (0.75, 0.5)
+
+
+ERRORS = {
+    "evolve --scorer mine.py:grade": ["--scorer", "--task"],
+    "evolve --panel-size 500": ["--panel-size is 500", "200 problems"],
+    "evolve --elite-size 9 --population-size 4": [
+        "--elite-size is 9; expected at most 2, half of --population-size"
+    ],
+    "evolve --preset bold": ["--preset", "balanced"],
+    "evolve --seed-prompt missing.txt": ["--seed-prompt", "missing.txt"],
+    "optimize --seed-prompt blank.txt": ["--seed-prompt", "nothing in it"],
+    "evolve --seed-prompt a.txt --seed-prompt b.txt": ["--seed-prompt", "twice"],
+    "evolve --task one.jsonl": ["--held-out is 0.3", "1 problem:", "set --held-out to 0"],
+    "optimize --task one.jsonl": ["--held-out is 0.3", "1 problem:", "set --held-out to 0"],
+    "optimize --weight-feedback=nan": ["--weight-feedback"],
+    "select --prompts a.txt --prompts b.txt": ["--prompts b and a", "same text"],
+    "select --prompts blank.txt": ["--prompts", "nothing in it"],
+    "select --price sim-solver=cheap": ["--price", "MODEL=IN:OUT"],
+    "select --option n_initial": ["--option", "NAME=NUMBER"],
+    "select --option seed=3": ["write --seed 3"],
+    "select --evaluate mine.py:f --scorer mine.py:f": ["--scorer and --evaluate cannot"],
+    "select --engine ray --rate-limit-per-minute 9": ["is kept by one process"],
+    "evolve --engine ray": ["Unknown option", "--engine"],
+    # These are seen once there is a server.
+    "optimize --target-model sim-solver --population-size 1 HOST": ["--elite-size"],
+    "optimize --target-model sim-solver --critic llm HOST": ["--judge-model"],
+    "select --models sim-solver,qwen3 HOST": ["ollama pull qwen3"],
+    "select --models sim-solver HOST": ["model=sim-solver alone is no choice"],
+    "select --models sim-solver --mutators shortn HOST": ["shortn", "shorten"],
+    "select --models sim-solver --evaluate mine.py:grade HOST": ["(combination, datapoint, ask)"],
+    "select --models sim-solver --price sim-solver-larg=1:2 HOST": ["sim-solver-larg', which is not asked"],
+    "evolve HOST": ["--target-model", "sim-solver-large"],
+    "select HOST": ["--models", "sim-solver-large"],
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_what_a_user_can_mend_is_one_line_and_leaves_no_folder(
+    simulator: EmbeddedServer, files: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    words = line.replace("HOST", f"--ollama-host {simulator.host}").split()
+    asked = simulator.stats()["calls"]
+    assert execute((*words, "--run-dir", "run")) == 2
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert out == ""
+    assert all(word in last for word in ERRORS[line]), last
+    assert not (files / "run").exists()
+    assert simulator.stats()["calls"] == asked

@@ -222,7 +222,10 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ("set.txt", "one\n" + "a" * (2**24 + 1), "{path}, line 2: over 16777216 characters"),
     ("set.jsonl", '{"query": "a"}\n\n{"query": \n', "{path}, row 3: it is not JSON: "),
     ("set.jsonl", '{"a":' * 100_000, "{path}, row 1: it is nested too deep; "),
-    ("set.jsonl", '[{"query": "a"}]\n', "{path}, row 1: a JSON list; expected an object"),
+    *(
+        ("set.jsonl", text, "{path}, row 1: a JSON list; expected an object a line: if the whole ")
+        for text in ('[{"query": "a"}]\n', '[\n  {"query": "a"}\n]\n')
+    ),
     ("set.jsonl", '{"query": "a"}\n{"text": "b"}\n', "{path}, row 2: 'query' is blank; "),
     ("set.jsonl", '{"query": 5}\n', "{path}, row 1: 'query' holds '5' (int); expected text"),
     ("set.jsonl", '{"query": "\\ud83d"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),

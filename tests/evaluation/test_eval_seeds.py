@@ -68,7 +68,7 @@ def test_every_seed_plays_all_queries_as_alone_and_all_together_are_one_policy(
     assert (found["several_seeds"], found["one_seed"]) == (True, ["seed-1"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Of a training of several seeds" in shown
-    assert "the network of one seed" in shown
+    assert "seed-1: one seed; no interval holds for other seeds" in shown
 
 
 def test_where_one_policy_is_asked_for_a_seed_is_named_and_one_that_is_missing_is_said(

@@ -1,73 +1,90 @@
-"""What a few calls show of a server: its slots, and whether its models stay in memory together."""
+"""What the first replies show of a server; its slots, and whether its models stay in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
 import pytest
 
-from ollama_utils.checkup import (
-    burst,
-    burst_calls,
-    check_residency,
-    fewest_burst_calls,
-    residency_calls,
-)
+from ollama_utils.checkup import check_context, check_reply
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError
-from ollama_utils.types import Call
+from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
+from ollama_utils.ollama import OllamaClient
+from ollama_utils.server_checks import ServerUnderTest, check_memory, check_slots
+from ollama_utils.types import Call, Completion, Role
+from records.errors import UserError
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
-QUESTIONS = [
-    Call(model="sim-model", prompt=f"Question {k}?", options={"temperature": 0, "seed": 0})
-    for k in range(2)
-]
+
+def _refused() -> OllamaError:
+    error = BadRequestError("another key")
+    error.status = 401
+    return error
+
+
+@pytest.mark.parametrize("error", [ModelMissingError("run 'ollama pull m'"), _refused()])
+def test_without_its_model_or_key_a_run_does_not_begin(error: OllamaError) -> None:
+    lines: list[str] = []
+    reply = Completion(text="", error=error)
+    with pytest.raises(UserError, match=str(error)):
+        check_reply("target", reply, lines.append)
+    assert not lines
+    check_reply("target", reply, lines.append, required=False)
+    assert str(error) in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "reply", "word"),
+    [
+        ("target", Completion(text="", error=BadReplyError("no text")), "no text"),
+        ("mutator", Completion(text="So.", truncated=True), "--rewrite-num-predict"),
+        ("target", Completion(text="So.", truncated=True), None),
+        ("judge", Completion(text="Yes."), None),
+    ],
+)
+def test_what_is_wrong_with_a_first_reply_is_a_line(
+    role: Role, reply: Completion, word: str | None
+) -> None:
+    lines: list[str] = []
+    check_reply(role, reply, lines.append)
+    assert [word in line for line in lines if word] == [True] * (word is not None)
+    assert bool(lines) == (word is not None)
+
+
+@pytest.mark.parametrize("wire", ["ollama", "openai"])
+def test_a_prompt_that_will_not_fit_is_a_line_and_one_that_will_is_none(
+    wire: str, simulator: EmbeddedServer
+) -> None:
+    host = f"openai:{simulator.host}/v1" if wire == "openai" else simulator.host
+    call = Call(model="sim-target", prompt="Why?", options={"num_predict": 1000})
+    with Dispatcher([host]) as dispatcher:
+        reply = dispatcher.generate(call)
+        for tokens, is_said in ((3000, False), (3200, True)):  # of a context of 4,096
+            lines: list[str] = []
+            check_context(dispatcher, call, reply, "long" * tokens, lines.append)
+            assert bool(lines) == is_said
+    assert f"the context of 'sim-target' at {host} (4,096)" in lines[0]
+
+
+@contextmanager
+def _tested(host: str, **more: Any) -> Iterator[ServerUnderTest]:
+    with closing(OllamaClient(host)) as client:
+        yield ServerUnderTest(name=host, client=client, target="sim-target", **more)
 
 
 @pytest.mark.parametrize("slots", [1, 4, 8])
-def test_a_burst_finds_the_slots(slots: int) -> None:
-    # 100 ms a reply: a busy machine does not hide them
-    settings = Settings(slots=slots, reply_tokens="24")
-    with (
-        EmbeddedServer(settings) as server,
-        Dispatcher([server.host], memory_bytes=0) as dispatcher,
-    ):
-        found = burst(dispatcher, QUESTIONS)
-        sent = dispatcher.totals()["calls"]
-    assert found.slots is not None
-    assert slots / 2 <= found.slots <= 2 * slots
-    assert found.busy_slots < slots + 0.5  # no server serves for longer than its slots are there
-    assert sent <= burst_calls(len(QUESTIONS))
-    assert (found.equal_alone, found.equal_full) == (found.asked_alone, found.asked_full)
-
-
-def test_slots_that_a_server_names_are_believed_and_no_time_means_the_fewest_calls(
-    simulator: EmbeddedServer,
-) -> None:
-    with Dispatcher([f"openai:{simulator.host}/v1"], memory_bytes=0) as dispatcher:
-        dispatcher.servers.models()
-        found = burst(dispatcher, QUESTIONS, most_s=0)
-        assert (found.slots, found.at_once) == (16, 4)
-        assert dispatcher.totals()["calls"] == fewest_burst_calls(len(QUESTIONS))
-
-
-def test_replies_without_a_word_are_calls_that_say_nothing_of_equal_requests() -> None:
-    """A model that thinks first has not come to words where replies are short."""
-    options = {"temperature": 0, "seed": 0}
-    short, whole = (
-        Call(model="sim-thinker", prompt="Why?", options=options | {"num_predict": tokens})
-        for tokens in (2, 900)
-    )
-    with (
-        EmbeddedServer(Settings(slots=2, time_scale=0.1)) as server,
-        Dispatcher([server.host], memory_bytes=0) as dispatcher,
-    ):
-        found = burst(dispatcher, [short, whole])
-        with pytest.raises(BadReplyError):
-            burst(dispatcher, [short])
-    assert found.tokens_per_s_full
-    assert found.asked_alone == 1
-    assert found.asked_full > 0
+def test_slots_are_measured(slots: int) -> None:
+    settings = Settings(
+        slots=slots, reply_tokens="24"
+    )  # 100 ms a reply: a busy machine does not hide them
+    with EmbeddedServer(settings) as server, _tested(server.host) as tested:
+        check_slots(tested)
+    assert tested.slots is not None
+    assert slots / 2 <= tested.slots <= 2 * slots
 
 
 @pytest.mark.parametrize(
@@ -84,29 +101,24 @@ def test_replies_without_a_word_are_calls_that_say_nothing_of_equal_requests() -
 def test_models_without_room_for_all_displace_each_other(
     load_s: float, room: int, embedding: str | None, displaced: int
 ) -> None:
-    models = ["sim-target", "sim-mutator:latest"]
+    models = ("sim-target", "sim-mutator", *filter(None, [embedding]))
     settings = Settings(reply_tokens="1", load_s=load_s, max_loaded_models=room)
     with (
         EmbeddedServer(settings) as server,
-        Dispatcher([server.host], memory_bytes=0) as dispatcher,
+        _tested(server.host, models=models, embedding=embedding) as tested,
     ):
-        found = check_residency(dispatcher, models, embedding)
-        calls = dispatcher.totals()["calls"]
-    assert found.displaced is not None
-    assert len(found.displaced) == displaced
-    assert found.load_s >= load_s
-    assert calls == residency_calls(len(models) + (embedding is not None))
+        found = check_memory(tested)
+    assert len(found.numbers["displaced"]) == displaced
+    assert found.verdict == ("does not" if displaced else "holds")
+    assert found.numbers["load_s"] >= load_s
+    assert (f"OLLAMA_MAX_LOADED_MODELS={len(models)}" in (found.do or "")) == bool(displaced)
+    assert tested.sent == 2 * len(models)
 
 
-def test_of_a_server_that_says_nothing_of_memory_and_time_nothing_is_found() -> None:
+def test_of_a_server_that_says_nothing_of_memory_and_time_nothing_is_said() -> None:
     said = SAID | {"version": "1"}
     with (
         ScriptedServer(lambda body: (200, said if body else {"models": 7})) as server,
-        Dispatcher([server.host], memory_bytes=0) as dispatcher,
+        _tested(server.host, models=("a", "b")) as tested,
     ):
-        assert check_residency(dispatcher, ["a", "b"]).displaced is None
-
-
-def test_one_model_is_called_once_and_displaces_nobody(dispatcher: Dispatcher) -> None:
-    assert check_residency(dispatcher, ["sim-target", "sim-target:latest"]).displaced is None
-    assert dispatcher.totals()["calls"] == residency_calls(1) == 1
+        assert check_memory(tested).verdict == "cannot say"

@@ -70,7 +70,7 @@ def on_a_terminal(
     ours, theirs = os.openpty()
     variables = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm", "PYTHONUTF8": "1"}
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-m", "cli.launch", *arguments],
+        [sys.executable, "-m", "mutagym", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -198,7 +198,7 @@ def test_a_report_replaces_a_file_and_is_written_into_what_is_none(
 
 def test_a_device_stays_a_device(trained_run: Path, tmp_path: Path) -> None:
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is one
-    report = [sys.executable, "-m", "cli.launch", "report"]
+    report = [sys.executable, "-m", "mutagym", "report"]
     command = [*report, str(trained_run), "-o", str(tmp_path / "stdout")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     assert done.stdout.startswith("<!DOCTYPE html>")

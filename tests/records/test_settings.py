@@ -13,15 +13,15 @@ from cyclopts import App, CycloptsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.defaults import Defaults
 from cli.evolve import EvolveConfig
 from cli.main import execute
 from cli.optimize import OptimizeConfig
-from cli.run_defaults import ConfigFile
-from cli.select import SelectConfig
 from evaluation.config import EvalConfig
 from records.errors import UserError
 from records.run_folder import RunFolder
 from records.settings import as_texts, as_words, flags_of, read_toml, resolved
+from search.selection import SelectConfig
 from train.config import TrainConfig
 
 CONFIGS = (TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig)
@@ -34,7 +34,7 @@ def parse(config: type, tokens: list[str], file: Path | None = None) -> object:
         return given
 
     read.__annotations__["given"] = config
-    layers = (ConfigFile(path=file, table=read_toml(file)),) if file else ()
+    layers = (Defaults(file=file),)
     app = App(config=layers, version_flags=(), help_flags=())
     app.default(read)
     return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli.formats import new_table, print_parts
+from cli.output import print_tables
 from records.progress import ProgressDisplay, Status
 from records.terminal import code_block, one_line, printable
+from report.table import Table
 from tests.nasty import NASTY, harmful
 
 
@@ -44,9 +45,8 @@ def test_printable_text_is_harmless_and_stays_the_same(text: str) -> None:
 
 @pytest.mark.parametrize("nasty", NASTY, ids=ascii)
 def test_tables_and_lines_are_harmless(nasty: str, capsys: pytest.CaptureFixture[str]) -> None:
-    table = new_table(nasty, "name", nasty)
-    table.add_row(nasty, f"a{nasty}b")
-    print_parts([([table], nasty)], [nasty], simulated=False)
+    table = Table(caption=nasty, columns=("name", nasty), rows=[[nasty, f"a{nasty}b"]], says=nasty)
+    print_tables([table], [nasty], simulated=False)
     out = capsys.readouterr().out
     assert not harmful(out)
     assert out.count(one_line(nasty)) >= 3

@@ -27,11 +27,11 @@ import torch
 from cli.evolve import EvolveConfig
 from cli.main import execute
 from cli.optimize import OptimizeConfig
-from cli.select import SelectConfig
 from evaluation.config import EvalConfig
 from records.errors import UserError
 from records.settings import as_texts, flags_of, resolved
 from records.trust import DATA, FILES, SAFE_VALUES, kind_of, untrusted_flags
+from search.selection import SelectConfig
 from simulator.process import EmbeddedServer
 from train import load_policy
 from train.config import TrainConfig

@@ -1,4 +1,4 @@
-"""Run folders for the tests of the report: copies of old ones, with what a test is about."""
+"""Run folders for the tests of the report: small real runs, and copies with what a test is about."""
 
 from __future__ import annotations
 
@@ -10,25 +10,56 @@ from typing import Any
 
 from cli.main import execute
 
-OLD = Path(__file__).parents[1] / "fixtures" / "run_folders"
+COMMANDS = {
+    "train": "--seeds 2 --num-processes 2 --num-steps 8 --num-env-steps 48 --num-mini-batch 2 --ppo-epoch 1 "
+    "--encoder hashing:8 --mutators noop,shorten,add_politeness --where category=violence_words "
+    "--intent-threshold 0.1",
+    "eval": "-p {folder}/train --episodes 4 --fit-calls 20 --save-transitions",
+    "evolve": "--population-size 4 --max-generations 2 --panel-size 6 --held-out 0.25 --elite-size 1",
+    "select": "--models sim-solver-small,sim-solver-large --option n_initial=4",
+    "optimize": "--steps 12 --num-candidates 2 --update-interval 4 --batch-size 4 --encoder hashing:8 "
+    "--held-out 0.25",
+}
+Change = Callable[[int, dict[str, Any]], Mapping[str, Any]]
 
 
-def copied(name: str, folder: Path) -> Path:
-    """A copy of an old run folder."""
-    return Path(shutil.copytree(OLD / name, folder / name))
+def make_runs(folder: Path) -> None:
+    """A run of each command, in a folder of its name; that of `train` is of two seeds."""
+    for command, flags in COMMANDS.items():
+        its = flags.format(folder=folder).split()
+        server = ("--ollama-host=embedded", "--slots=2", "--time-scale=0.001", "--quiet")
+        assert execute([command, *its, *server, "--run-dir", str(folder / command)]) == 0
 
 
-def changed(run: Path, change: Callable[[int, dict[str, Any]], Mapping[str, Any]]) -> Path:
-    """The run, with each of its transitions replaced; `change` is given its number and what it was."""
+def read(path: Path) -> dict[str, Any]:
+    """A file of one JSON object."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change keys of such a file."""
+    path.write_text(json.dumps({**read(path), **changes}))
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    """The transitions of a run; none where it keeps none."""
     path = run / "transitions.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(change(k, line)) + "\n" for k, line in enumerate(lines)))
-    return run
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def report(*runs: Path, output: Path) -> str:
+def changed(run: Path, folder: Path, change: Change = lambda _number, line: line, times: int = 1) -> Path:
+    """A copy of a run, each of its transitions replaced; `change` is given its number and what it was."""
+    copy = Path(shutil.copytree(run, folder / run.name))
+    if lines := lines_of(run) * times:
+        texts = [json.dumps(change(number, line)) + "\n" for number, line in enumerate(lines)]
+        (copy / "transitions.jsonl").write_text("".join(texts))
+    return copy
+
+
+def report(*runs: Path, output: Path, flags: tuple[str, ...] = ()) -> str:
     """The page that the command writes."""
-    assert execute(["report", *map(str, runs), "-o", str(output)]) == 0
+    assert execute(["report", *map(str, runs), "-o", str(output), *flags]) == 0
     return output.read_text()
 
 
@@ -37,3 +68,9 @@ def data_of(page: str) -> dict[str, Any]:
     block = page.split('<script type="application/json" id="data">')[1].split("</script>", maxsplit=1)[0]
     data: dict[str, Any] = json.loads(block)
     return data
+
+
+def chart_of(page: str, title: str) -> dict[str, Any]:
+    """The only chart of a title."""
+    (chart,) = (chart for chart in data_of(page)["charts"] if chart["title"] == title)
+    return dict(chart)

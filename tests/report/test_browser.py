@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.report.made_runs import OLD, changed, copied, report
+from tests.report.made_runs import changed, report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium")
-MISSING = [
-    what
-    for what, there in (("chromium", CHROMIUM), ("playwright", importlib.util.find_spec("playwright")))
-    if not there
-]
+FOUND = {"chromium": CHROMIUM, "playwright": importlib.util.find_spec("playwright")}
+MISSING = [what for what, found in FOUND.items() if not found]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} is not installed")
 
 SCRIPT = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
@@ -33,6 +30,7 @@ CONTROLS = "a\x00b\x1b[2Jc\u202egpj.exe\u2066d"
 HEBREW = "שלום, מה שלומך?"
 LONG = "word " * 20_000
 REPLIES = [SCRIPT, CONTROLS, HEBREW, LONG]
+CUT = "cut: 100,000 characters, line 4 of transitions.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +45,23 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages of an odd training, of two runs, and of a run of each command."""
-    folder = tmp_path_factory.mktemp("pages")
+def folder(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of an odd training, of two with an evaluation, and of a run of each other command."""
+    folder = tmp_path_factory.mktemp("pages0", numbered=False)
 
     def odd(number: int, line: dict[str, Any]) -> dict[str, Any]:
-        return line | {"reply": REPLIES[number]} if number < len(REPLIES) else line
+        """Episodes of two steps, two lanes side by side."""
+        row, lane = divmod(number, 2)
+        reply = {"reply": REPLIES[number]} if number < len(REPLIES) else {}
+        if number == 5:
+            reply = {"mutated_query": f"May I ask you? {line['original_query']}"}
+        place = {"row": row, "lane": lane, "episode_number": row // 2, "step_number": row % 2}
+        return line | place | reply | {"mutator": ("noop", "shorten")[lane]}
 
-    run = changed(copied("train-finished", folder), odd)
-    report(run, output=folder / "one.html")
-    report(run, OLD / "train-seed-1", OLD / "eval-finished", output=folder / "several.html")
+    report(changed(runs / "train" / "seed-0", folder, odd), output=folder / "one.html")
+    report(runs / "train", runs / "eval", output=folder / "several.html")
     for command in ("eval", "evolve", "select", "optimize"):
-        report(OLD / f"{command}-finished", output=folder / f"{command}.html")
+        report(runs / command, output=folder / f"{command}.html")
     return folder
 
 
@@ -75,10 +78,10 @@ def page(browser: Browser) -> Iterator[Page]:
     assert complaints == []
 
 
-def opened(page: Page, file: Path, look_at: str) -> None:
-    """Open a page and look at these parts of it, for what is not looked at is not drawn."""
+def opened(page: Page, file: Path, seen: str) -> None:
+    """Open a page and scroll to these parts of it, for what is not on the screen is not drawn."""
     page.goto(file.as_uri())
-    for part in page.locator(look_at).all():
+    for part in page.locator(seen).all():
         part.scroll_into_view_if_needed()
         part.locator("svg, table").first.wait_for()
 
@@ -97,15 +100,12 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(
 
 def test_filters_and_search_narrow_the_transitions(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
-    told = page.locator("[data-steps] .hint[role=status]")
-    assert "48 of 48" in told.inner_text()
-    page.get_by_role("combobox", name="Mutator").select_option("noop")
+    assert "48 of 48" in page.locator("[data-steps] .hint[role=status]").inner_text()
     rows = page.locator(".listing tbody tr")
-    assert set(rows.locator("td:nth-child(2)").all_inner_texts()) == {"noop"}
-    page.get_by_role("combobox", name="Mutator").select_option("\u0000")
-    page.get_by_role("combobox", name="Outcome").select_option("answered")
-    assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"answered"}
-    page.get_by_role("combobox", name="Outcome").select_option("\u0000")
+    for name, place, value in (("Mutator", 2, "noop"), ("Outcome", 3, "answered")):
+        page.get_by_role("combobox", name=name).select_option(value)
+        assert set(rows.locator(f"td:nth-child({place})").all_inner_texts()) == {value}
+        page.get_by_role("combobox", name=name).select_option("\u0000")
     page.get_by_role("searchbox").fill("שלומך")
     page.get_by_text("1 of 48 transitions, in 1 episodes").wait_for()
     page.get_by_role("searchbox").fill("nobody says this")
@@ -114,85 +114,75 @@ def test_filters_and_search_narrow_the_transitions(page: Page, folder: Path) -> 
 
 def test_a_rewording_is_compared_with_the_original_word_by_word(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
-    page.get_by_role("searchbox").fill("May I ask you something? Why do recipes")
-    page.get_by_text("1 of 48 transitions, in 1 episodes").wait_for()
-    page.locator(".listing tbody tr").first.click()
+    page.locator(".listing tbody tr").nth(5).click()
     box = page.get_by_role("region", name="The rewording, compared with the original")
-    box.locator("ins").first.wait_for()
-    assert box.locator("ins").all_inner_texts() == ["May I ask you something? "]
+    assert "".join(box.locator("ins").all_inner_texts()).strip() == "May I ask you?"
     assert box.locator("del").count() == 0
 
 
 def test_keys_step_through_results_and_episodes(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
-    detail = page.get_by_role("region", name="Transition", exact=True)
+    current = page.locator("tr[aria-current=true] th")
     page.locator(".listing tbody tr").nth(1).click()
-    assert "step 1 (row" in detail.locator("h4").first.inner_text()
-    page.keyboard.press("ArrowRight")
-    assert "step 2 (row" in detail.locator("h4").first.inner_text()
-    assert "step 2 (row" in page.locator(".unseen[role=status]").inner_text()
-    page.keyboard.press("ArrowLeft")
-    assert page.locator("tr[aria-current=true] th").all_inner_texts() == ["2"]
-    page.keyboard.press("j")
-    assert page.locator("tr[aria-current] th").inner_text() == "3"
-    page.keyboard.press("k")
-    assert page.locator("tr[aria-current] th").inner_text() == "2"
+    for key, number, step in (
+        *(("ArrowRight", "4", "2 (row 1)"), ("ArrowLeft", "2", "1 (row 0)")),
+        *(("j", "3", "2 (row 1)"), ("k", "2", "1 (row 0)")),
+    ):
+        page.keyboard.press(key)
+        assert current.inner_text() == number
+        for place in (".detail h4 >> nth=0", ".unseen[role=status]"):
+            assert f"step {step}" in page.locator(place).inner_text()
     for _ in range(24):
         page.keyboard.press("j")
-    assert page.locator("tr[aria-current] th").inner_text() == "26"
-    page.locator(".episode button").first.click()
-    first = int(page.locator("tr[aria-current] th").inner_text())
+    assert current.inner_text() == "26"
+    page.locator(".episode button").last.click()
     page.keyboard.press("j")
-    assert page.locator("tr[aria-current] th").inner_text() == str(first + 1)
+    assert current.inner_text() == "29"
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))
-def test_what_a_reply_holds_is_shown_whole_and_harmless(page: Page, folder: Path, number: int) -> None:
+def test_what_a_reply_holds_is_harmless_and_whole_or_its_rest_is_named(
+    page: Page, folder: Path, number: int
+) -> None:
     opened(page, folder / "one.html", "[data-steps]")
     page.locator(".listing tbody tr").nth(number).click()
     reply = page.get_by_role("region", name="Reply", exact=True)
-    text = REPLIES[number]
-    expected = text.replace("\x00", r"\x00").replace("\x1b", r"\x1b")
-    expected = expected.replace("\u202e", r"\u202e").replace("\u2066", r"\u2066")
+    expected = REPLIES[number][:2_000] + (CUT if number == 3 else "")
+    expected = re.sub("[\x00\x1b\u202e\u2066]", lambda found: ascii(found[0])[1:-1], expected)
     assert reply.evaluate("box => box.textContent") == expected
     assert reply.locator("script, img").count() == 0
-    assert page.title() == "train-finished \N{EN DASH} mutagym report"
-    if text == CONTROLS:
+    assert page.title() == "pages0/seed-0 \N{EN DASH} mutagym report"
+    if number == 1:
         assert reply.locator(".control").all_inner_texts() == [r"\x00", r"\x1b", r"\u202e", r"\u2066"]
-    if text == HEBREW:
+    if number == 2:
         assert reply.evaluate("box => getComputedStyle(box).direction") == "rtl"
+    if number == 3:
+        assert reply.get_by_role("link").get_attribute("href") == "seed-0/transitions.jsonl"
 
 
 def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     opened(page, folder / "several.html", "#together figure")
+    picture = page.locator("#together svg").first
+    labels = " ".join(picture.locator("text").all_text_contents())
+    for name in ("noop", "best_fixed", "cascade", "train/seed-1", "train/seed-1, held-out"):
+        assert re.search(rf"{name} \d+%", labels)
     lines = page.locator("#together svg g.line path")
-    assert lines.count() == 8
-    page.get_by_role("checkbox", name="train-seed-1").uncheck()
-    assert lines.count() == 4
+    count = lines.count()
+    page.get_by_role("checkbox", name="train/seed-1", exact=True).first.uncheck()
+    assert lines.count() == count - 1
     page.get_by_role("radio", name="target calls").first.check()
-    assert "over target calls" in str(page.locator("#together svg").first.get_attribute("aria-label"))
-    page.get_by_role("combobox", name="Details of run").select_option("eval-finished")
-    assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
-    page.get_by_role("link", name="train-seed-1").click()
-    page.get_by_role("heading", name="train-seed-1", level=2).wait_for()
-    assert page.locator("section.run:visible h2").all_inner_texts() == ["train-seed-1"]
+    assert "over target calls" in str(picture.get_attribute("aria-label"))
+    shown = page.locator("section.run:visible h2")
+    assert shown.all_inner_texts() == ["train/seed-0"]
+    page.get_by_role("link", name="train/seed-1").click()
+    page.get_by_role("heading", name="train/seed-1", level=2).wait_for()
+    assert shown.all_inner_texts() == ["train/seed-1"]
     page.goto("about:blank")
     page.goto((folder / "several.html").as_uri() + "#run-2")
-    assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
+    assert shown.all_inner_texts() == ["eval"]
 
 
-def test_the_calls_that_are_drawn_at_first_lie_within_the_run(page: Page, folder: Path) -> None:
-    opened(page, folder / "one.html", "figure")
-    told = page.get_by_role("status").filter(has_text="calls from").inner_text()
-    begin, end = (float(each) for each in re.findall(r"([0-9.]+) s", told))
-    span_s = page.evaluate(
-        "JSON.parse(document.querySelector('script[type=\"application/json\"]').textContent)"
-        ".runs[0].charts.find((chart) => chart.kind === 'slots').span_s"
-    )
-    assert 0 <= begin < end <= span_s + 0.005
-
-
-def test_what_was_not_looked_at_is_printed(page: Page, folder: Path) -> None:
+def test_what_was_not_on_the_screen_is_printed(page: Page, folder: Path) -> None:
     page.set_viewport_size({"width": 1280, "height": 100})
     page.goto((folder / "one.html").as_uri())
     assert page.locator("figure .drawing:empty").count()
@@ -219,4 +209,4 @@ def test_a_chart_can_be_read_as_a_table(page: Page, folder: Path) -> None:
     table = figure.get_by_role("table")
     table.locator("tbody tr").first.wait_for()
     assert table.locator("thead th").all_inner_texts()[:3] == ["panel", "series", "env steps"]
-    assert table.locator("tbody tr").count() == 12
+    assert table.locator("tbody tr").count() == 3

@@ -1,11 +1,15 @@
-"""The lanes of a server: bars that overlap lie apart, and what is drawn is what was called."""
+"""The lanes of a server, from a log of replies that may be written at the same time."""
 
 from __future__ import annotations
 
-import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
+from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +17,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.errors import ReplyLogError
 from ollama_utils.reply_log import CallOutcome, Question, ReplyLog, as_json
 from ollama_utils.types import Completion, Usage
-from report.slots import MOST_LANES_IN_ALL, SLACK, Slots, read_slots
+from report.slots import MOST_LANES, SLACK, slots_chart
 
 Call = tuple[float, float, str]
-"""When its reply came, how long its server worked on it, and the server."""
+"""When its reply was written down, how long its server worked on it, and the server."""
+WRITER = """
+import sys
+from itertools import count
+from pathlib import Path
+from tests.report.test_slots import write_one
+from ollama_utils.reply_log import ReplyLog
+with ReplyLog(Path(sys.argv[1]) / "replies.sqlite", digests={}) as log:
+    for number in count():
+        write_one(log, number, 1e-4)
+        if number == 20: print("begun", flush=True)
+"""
 
 
-def write(folder: Path, calls: Sequence[Call]) -> None:
-    """Write a log of calls."""
-    with ReplyLog(folder / "replies.sqlite", digests={}) as log:
-        for number, (_, worked_s, server) in enumerate(calls):
-            reply = as_json(Completion(text="Yes.", usage=Usage(decode_s=worked_s, total_s=worked_s)))
-            question = Question(endpoint="generate", model="m", request=str(number))
-            log.write(question, CallOutcome(reply=reply, server=server, attempts=1))
-    change(
-        folder, "UPDATE replies SET at_s = ? WHERE request = ?", [(c[0], str(n)) for n, c in enumerate(calls)]
-    )
+def write_one(log: ReplyLog, number: int, worked_s: float = 1.0, server: str = "s") -> None:
+    reply = as_json(Completion(text="Yes.", usage=Usage(decode_s=worked_s, total_s=worked_s)))
+    question = Question(endpoint="generate", model="m", request=str(number))
+    log.write(question, CallOutcome(reply=reply, server=server, attempts=1))
 
 
 def change(folder: Path, statement: str, rows: Sequence[tuple[Any, ...]] = ((),)) -> None:
@@ -40,113 +48,102 @@ def change(folder: Path, statement: str, rows: Sequence[tuple[Any, ...]] = ((),)
         database.executemany(statement, rows)
 
 
-def slots_of(folder: Path, calls: Sequence[Call]) -> Slots:
-    """The lanes of a log of calls."""
-    write(folder, calls)
-    slots = read_slots(folder)
-    assert slots is not None
-    return slots
+def chart(folder: Path, calls: Sequence[Call]) -> dict[str, Any]:
+    """What is drawn of a log of these calls."""
+    with ReplyLog(folder / "replies.sqlite", digests={}) as log:
+        for number, (_, worked_s, server) in enumerate(calls):
+            write_one(log, number, worked_s, server)
+    at_s = [(call[0], str(number)) for number, call in enumerate(calls)]
+    change(folder, "UPDATE replies SET at_s = ? WHERE request = ?", at_s)
+    found = slots_chart(folder)
+    assert found is not None
+    return found
 
 
 @given(
     st.lists(
-        st.tuples(st.floats(0.0, 50.0), st.floats(0.01, 5.0), st.sampled_from("ab")), min_size=1, max_size=40
+        st.tuples(st.floats(0.0, 50.0), st.floats(0.01, 5.0), st.sampled_from("ab")), min_size=1, max_size=30
     )
 )
 def test_each_call_is_in_one_lane_of_its_server_and_no_two_overlap(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Call]
 ) -> None:
-    slots = slots_of(
-        tmp_path_factory.mktemp("run"), [(1e9 + came, worked, server) for came, worked, server in calls]
-    )
-    assert sum(len(lane["calls"]) for lane in slots.lanes) == len(calls) == slots.count
-    for lane in slots.lanes:
-        ends = [begin + lasted for begin, lasted in lane["calls"]]
-        begins = [begin for begin, _ in lane["calls"]]
-        assert all(end <= begin + 2e-4 for end, begin in zip(ends, begins[1:], strict=False))
-        assert all(0 <= share <= 1 for share in lane["busy"])
-    assert 0 < slots.busy <= 1
+    shifted = [(1e9 + at_s, worked, server) for at_s, worked, server in calls]
+    found = chart(tmp_path_factory.mktemp("run"), shifted)
+    assert sum(map(len, found["calls"])) == len(calls)
+    for lane, (_, _, busy), shares in zip(found["calls"], found["rows"], found["busy"], strict=True):
+        for (begin, lasted), (after, _) in pairwise(lane):
+            assert begin + lasted <= after + 2e-4
+        assert all(0 <= share <= 1 for share in shares)
+        assert busy * found["span_s"] == pytest.approx(sum(lasted for _, lasted in lane), abs=0.02)
 
 
-def test_calls_at_once_need_as_many_lanes(tmp_path: Path) -> None:
-    assert len(slots_of(tmp_path, [(10.0, 4.0, "a"), (10.1, 4.0, "a"), (10.2, 4.0, "a")]).lanes) == 3
+@pytest.mark.parametrize(
+    ("calls", "lanes"),
+    [
+        ([(10.0, 4.0, "a"), (10.1, 4.0, "a"), (10.2, 4.0, "a")], 3),
+        ([(10.0, 4.0, "a"), (14.0, 4.0 + SLACK, "a"), (18.0, 4.0, "a")], 1),
+        ([(10.0, 4.0, "a"), (14.0, 4.0, "b")], 2),
+    ],
+)
+def test_calls_at_once_need_as_many_lanes(tmp_path: Path, calls: list[Call], lanes: int) -> None:
+    assert len(chart(tmp_path, calls)["rows"]) == lanes
 
 
-def test_calls_in_turn_need_one_lane(tmp_path: Path) -> None:
-    slots = slots_of(tmp_path, [(10.0, 4.0, "a"), (14.0, 4.0 + SLACK, "a"), (18.0, 4.0, "a")])
-    assert len(slots.lanes) == 1
-    assert slots.busy == pytest.approx(1.0, abs=0.02)
+def test_a_long_pause_is_cut_out_and_what_has_no_lane_is_counted(tmp_path: Path) -> None:
+    found = chart(tmp_path, [(10.0, 1.0, "a"), (5000.0, 1.0, "a")])
+    assert found["calls"] == [[[0.0, 1.0], [1.0, 1.0]]]
+    assert "1 longer pauses are cut out" in found["says"]
+    many = chart(tmp_path, [(10.0 + k, 0.5, f"s{k}") for k in range(2 + MOST_LANES + 36)])
+    assert len(many["rows"]) == MOST_LANES
+    assert "more calls are left out: no lane was free" in many["says"]
 
 
-def test_a_long_pause_is_cut_out(tmp_path: Path) -> None:
-    slots = slots_of(tmp_path, [(10.0, 1.0, "a"), (5000.0, 1.0, "a")])
-    assert (slots.pauses, slots.span_s) == (1, 2.0)
-    assert slots.lanes[0]["calls"] == [[0.0, 1.0], [1.0, 1.0]]
+def test_what_no_server_was_asked_or_timed_is_no_call(tmp_path: Path) -> None:
+    chart(tmp_path, [(100.0, 2.0, "a")] * 4)
+    change(tmp_path, "UPDATE replies SET attempts = 0 WHERE rowid = 1")
+    change(tmp_path, "UPDATE replies SET error = 'x', reply = '' WHERE rowid = 2")
+    change(tmp_path, """UPDATE replies SET reply = '{"usage": null}' WHERE rowid = 3""")
+    found = slots_chart(tmp_path)
+    assert found is not None
+    assert [len(lane) for lane in found["calls"]] == [1]
+    assert "1 more calls are left out: no server said how long" in found["says"]
+    change(tmp_path, """UPDATE replies SET reply = '{"usage": null}'""")
+    assert slots_chart(tmp_path) is None
 
 
-def test_many_servers_have_some_lanes_and_the_rest_is_counted(tmp_path: Path) -> None:
-    slots = slots_of(tmp_path, [(10.0 + k, 0.5, f"s{k}") for k in range(1000)])
-    assert len(slots.lanes) == MOST_LANES_IN_ALL
-    assert slots.count + slots.left_out == 1000
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_what_is_no_reply_of_a_server_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, [(100.0, 2.0, "a")] * 9)
-    usage = {"prefill_s": 0.5, "decode_s": 1.5, "total_s": 9.0}
-    good = json.dumps({"usage": usage})
-    change(
-        tmp_path,
-        "UPDATE replies SET reply = ?, attempts = ?, at_s = ?, server = ? WHERE rowid = ?",
-        [
-            (good, 1, 100.0, "s", 1),
-            (good, 0, 101.0, "s", 2),
-            ("no json", 1, 102.0, "s", 3),
-            (json.dumps({"usage": None}), 1, 103.0, "s", 4),
-            (json.dumps({"usage": usage | {"decode_s": "x"}}), 1, 104.0, "s", 5),
-            (json.dumps({"usage": {"total_s": 9.0}}), 1, 105.0, None, 6),
-            (good, 1, None, "s", 7),
-            (good, 1, "soon", b"\xff", 8),
-            (b"\xff\xfe", 1, 106.0, "s", 9),
-        ],
-    )
-    slots = read_slots(tmp_path)
-    assert slots is not None
-    assert (slots.count, slots.untimed, slots.span_s) == (1, 2, 2.0)
+def count_of(folder: Path) -> int:
+    found = slots_chart(folder)
+    return int(found["says"].split()[0].replace(",", "")) if found else 0
 
 
-def test_a_log_that_is_being_written_is_read_with_its_write_ahead_log(tmp_path: Path) -> None:
-    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
-        reply = as_json(Completion(text="yes", usage=Usage(decode_s=1.0, total_s=1.0)))
-        for k in range(3):
-            question = Question(endpoint="generate", model="m", request=str(k))
-            log.write(question, CallOutcome(reply=reply, server="s", attempts=1))
-        slots = read_slots(tmp_path)
-    assert slots is not None
-    assert slots.count == 3
-
-
-def test_nothing_is_written_beside_a_log_of_a_run_that_ended(tmp_path: Path) -> None:
-    write(tmp_path, [(10.0, 1.0, "a")])
-    (tmp_path / "replies.sqlite").chmod(0o400)
-    tmp_path.chmod(0o500)
+@pytest.mark.parametrize("left", ["-shm", "no -shm", "folder that cannot be written"])
+def test_a_log_is_read_while_a_process_writes_it_and_after_that_was_killed(tmp_path: Path, left: str) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603 - ours
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"begun\n"
+            first = last = count_of(tmp_path)
+            while last == first:
+                assert writer.poll() is None
+                last = count_of(tmp_path)
+        finally:
+            writer.kill()
+    assert 21 <= first < last
+    if left == "no -shm":
+        (tmp_path / "replies.sqlite-shm").unlink()
+    if left.startswith("folder") and os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    before = contents(tmp_path)
+    tmp_path.chmod(0o500 if left.startswith("folder") else 0o700)
     try:
-        assert read_slots(tmp_path) is not None
+        assert count_of(tmp_path) >= last
     finally:
         tmp_path.chmod(0o700)
-    assert [file.name for file in tmp_path.iterdir()] == ["replies.sqlite"]
-
-
-def test_a_log_without_timed_replies_has_no_lanes(tmp_path: Path) -> None:
-    write(tmp_path, [(10.0, 0.0, "a")])
-    assert read_slots(tmp_path) is None
-
-
-def test_a_file_that_is_no_log_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_slots(tmp_path)
-    (tmp_path / "replies.sqlite").touch()
-    with pytest.raises(ReplyLogError, match="not a log of replies"):
-        read_slots(tmp_path)
-    change(tmp_path, "CREATE VIEW replies AS SELECT 's' AS server, 'm' AS model, 1 AS at_s, '{}' AS reply")
-    with pytest.raises(ReplyLogError, match="not a log of replies"):
-        read_slots(tmp_path)
+    assert contents(tmp_path) == before
+    assert "replies.sqlite-wal" in before

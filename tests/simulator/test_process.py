@@ -120,7 +120,7 @@ def test_control_routes_are_for_this_machine_alone() -> None:
 
 def test_ollamas_own_variables_set_what_serve_leaves_open() -> None:
     variables = {"OLLAMA_NUM_PARALLEL": "3", "OLLAMA_MAX_QUEUE": "7"}
-    serve = [sys.executable, "-m", "cli.launch", "serve", "--port", "0"]
+    serve = [sys.executable, "-m", "mutagym", "serve", "--port", "0"]
     with subprocess.Popen(  # noqa: S603
         serve, env=os.environ | variables, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -257,7 +257,7 @@ def test_a_process_that_is_killed_again_and_again_loses_nothing(well: Path, tmp_
             begun = (run / "config.toml").exists()
             flags = ("--resume", str(run)) if begun else (*SMALL, *STEPS, "--run-dir", str(run))
             process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "cli.launch", "train", *host, *flags],
+                [sys.executable, "-m", "mutagym", "train", *host, *flags],
                 stderr=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
@@ -314,7 +314,7 @@ def test_an_option_that_a_resumed_run_may_not_change(finished: Path, capsys: Cap
         (("--run-dir", "elsewhere"), "stays in its folder"),
         (("--num-env-steps", "8"), "16 steps are done"),
         (("--config", "mine.toml"), "cannot stand together"),
-        (("--resume", "twice"), "--resume is given twice"),
+        (("--resume", "twice"), "--resume specified multiple times"),
     ]
     for flags, words in table:
         assert words in refusal(capsys, "--resume", str(finished), "--trust-run", *flags)

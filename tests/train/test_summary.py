@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scorers.correction import LabelAccuracy
-from tests.runs import lines, metrics, summary
-from train.summary import Tally, notes_on_ends, rates
+from simulator.process import EmbeddedServer
+from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, resume, summary
+from train.summary import Rows, Tally, notes_on_ends, rates
 
 
 def step(row: int, outcome: str, *, over: bool = False, **changes: object) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def step(row: int, outcome: str, *, over: bool = False, **changes: object) -> di
         "rejected": "",
         "reward_parts": {"intent_kept": 1.0},
         "success": outcome == "answered",
+        "reward": {"answered": 0.95, "unscored": 0}.get(outcome, -0.05),
         "terminated": over and outcome == "answered",
         "truncated": over and outcome != "answered",
     } | changes
@@ -55,10 +57,40 @@ def test_summary_json_is_counted_from_transitions_jsonl(whole: Path) -> None:
     assert found["drifted_steps"] == sum(not x["reward_parts"]["intent_kept"] for x in scored)
     tokens = sum(line["completion_tokens"] for line in steps)
     assert found["completion_tokens"] <= tokens  # an equal call is paid for once
-    last = metrics(whole)[-1]
-    ended = [line for line in over if line["row"] >= 8]
-    assert last["rollout/episodes"] == len(ended)
-    assert last["rollout/success_rate"] == sum(line["success"] for line in ended) / len(ended)
+    for line, begun_in in zip(metrics(whole), (range(4), range(4, 12)), strict=True):
+        mine = [x for x in over if begun[x["lane"], x["episode_number"]] in begun_in]
+        assert line["rollout/episodes"] == len(mine)
+        assert line["rollout/success_rate"] == sum(x["success"] for x in mine) / len(mine)
+
+
+@pytest.mark.usefixtures("fits_briefly")
+@pytest.mark.parametrize("algorithm", ["ppo", "auto"])
+def test_the_last_progress_line_says_what_summary_json_does(
+    failing: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    """Of the last two of 20 rollouts, and as much of an `auto` run; each is resumed on the way."""
+    lanes = (
+        "--num-processes",
+        "4",
+        "--num-steps",
+        "2",
+        "--num-env-steps",
+        "160",
+        "--encoder",
+        "hashing:64",
+    )
+    failures = ("--call-attempts", "1", "--max-unscored", "1")
+    by = ("--algorithm", algorithm, "--bandit-env-steps", "32")
+    interrupted_at(failing.host, tmp_path, 70, *WORLD, *PASSES, *lanes, *failures, *by)
+    assert resume(tmp_path) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if ": 160 of 160, " in line]
+    found = summary(tmp_path)
+    successes, refusals = (
+        round(100 * found[f"{name}_rate_end"]) for name in ("success", "refusal")
+    )
+    assert found["episodes_end"] > 0
+    assert f"success {successes} % of {found['episodes_end']} episodes" in said[-1]
+    assert f"refused {refusals} %" in said[-1]
 
 
 def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
@@ -171,7 +203,7 @@ def test_unscored_steps_are_in_no_rate_but_their_own() -> None:
 
 
 def test_every_kind_of_step_is_counted_apart() -> None:
-    """An undetermined reply is neither an answer nor a refusal; without episodes is no rate."""
+    """An undetermined reply is neither an answer nor a refusal."""
     found = tally(
         step(0, "answered"),
         step(1, "refused"),
@@ -196,9 +228,13 @@ def test_every_kind_of_step_is_counted_apart() -> None:
     }
     metrics = found.metrics()
     assert {name: metrics[name] * 8 for name in expected} == pytest.approx(expected)
-    assert "rollout/success_rate" not in metrics
-    found.count_episode(success=True, total_reward=0.95, length=2)
-    found.count_episode(success=False, total_reward=-0.25, length=5)
-    metrics = found.metrics()
-    names = ("success_rate", "ep_rew_mean", "ep_len_mean")
-    assert [metrics[f"rollout/{name}"] for name in names] == pytest.approx([0.5, 0.35, 3.5])
+
+
+def test_an_episode_has_the_return_and_the_length_of_its_scored_steps() -> None:
+    rows = Rows()
+    assert "rollout/success_rate" not in rows.together(range(9)).metrics()
+    ends = [step(1, "unscored"), step(2, "answered", over=True), step(3, "refused", over=True)]
+    assert [rows.add(line) for line in (step(0, "refused"), *ends)] == [None, None, 0, 3]
+    found = rows.together(range(9)).metrics()
+    names = ("episodes", "success_rate", "ep_rew_mean", "ep_len_mean")
+    assert [found[f"rollout/{name}"] for name in names] == pytest.approx([2, 0.5, 0.425, 1.5])

@@ -1,0 +1,141 @@
+"""How every command writes its results: as tables for people, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from records.outputs import writing
+from records.run_folder import RunFolder
+from records.settings import STDOUT
+from records.terminal import one_line, printable, prints_on_stderr
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from report.table import Table
+
+__all__ = [
+    "WIDTH",
+    "Format",
+    "print_tables",
+    "prints_on_stderr",
+    "write_json",
+    "write_report",
+]
+
+Format = Literal["table", "json"]
+WIDTH = 110
+"""Of the tables where there is no terminal, and no COLUMNS in the environment."""
+LONGEST_WORD = 24
+"""Of a name: a longer one is folded where the room is narrow."""
+_WIDEST = 10_000
+_PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MIDDLE DOT}": "-"})
+"""What a page has signs of its own for."""
+
+
+def print_tables(tables: Iterable[Table], lines: Iterable[str] = (), *, simulated: bool) -> None:
+    """Print tables on stdout, `WIDTH` wide where there is no terminal; no name or number is cut.
+
+    Args:
+        tables: those without rows are left out.
+        lines: come last.
+        simulated: whether the figures come from the simulator, which is said first.
+    """
+    from rich.console import Console
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    with console.capture() as captured:  # rich itself would end the process when nobody reads
+        if simulated:
+            console.print("SIMULATED: these figures are of the simulator, not of a model\n")
+        is_shown = False
+        for table in tables:
+            if table.rows:
+                _print_table(table, console)
+            is_shown = is_shown or bool(table.rows)
+            if is_shown and table.says:
+                console.print(printable(f"{table.says}\n"))
+                is_shown = False
+        for line in lines:
+            console.print(printable(line), soft_wrap=True)
+    print(captured.get(), end="")
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table, wider than the console where its numbers and names need that."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.measure import Measurement
+    from rich.table import Table as RichTable
+
+    rows = [[one_line(cell).translate(_PLAIN) for cell in row] for row in table.rows]
+    shown = RichTable(
+        title=one_line(table.caption),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for place, name in enumerate(map(one_line, table.columns)):
+        texts = [name, *(row[place] for row in rows)]
+        if place < table.names:
+            longest = max((cell_len(word) for text in texts for word in text.split()), default=1)
+            shown.add_column(name, overflow="fold", min_width=min(LONGEST_WORD, longest))
+        else:
+            width = max(map(cell_len, texts))
+            shown.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for row in rows:
+        shown.add_row(*row)
+    needed = Measurement.get(console, console.options.update(width=_WIDEST), shown).minimum
+    if needed > console.width:
+        shown.width = needed
+    console.print(shown, crop=False)
+
+
+def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> bool:
+    """Write results where `--json` says; returns whether that is stdout, which then has no more.
+
+    Args:
+        report: plain data.
+        path: the file; `-`: stdout; None: nowhere.
+    """
+    if path == STDOUT:
+        print(json.dumps(report, indent=2))
+    elif path:
+        with writing(path) as place:
+            text = json.dumps(report, indent=2, ensure_ascii=False)
+            place.write_text(f"{text}\n", encoding="utf-8")
+    return path == STDOUT
+
+
+def write_report(
+    report: Mapping[str, Any],
+    folder: RunFolder,
+    *,
+    path: Path | None,
+    form: Format,
+    tables: Iterable[Table],
+    lines: Iterable[str] = (),
+) -> None:
+    """Write a report into the run's folder, to stdout, and where else it is wanted.
+
+    Args:
+        report: plain data, with `simulated`; the file in the folder is report.json.
+        folder: the run's.
+        path: another file that is to hold it as JSON; `-` is stdout, in the place of `form`.
+        form: how it is written to stdout.
+        tables: the same for people.
+        lines: behind the tables; where the run folder is comes last.
+    """
+    folder.write_json("report.json", report)
+    if write_json(report, path):
+        return
+    if form == "json":
+        write_json(report, STDOUT)
+    else:
+        print_tables(tables, [*lines, folder.closing_message], simulated=report["simulated"])

@@ -1,0 +1,5 @@
+"""`python -m mutagym`: the command."""
+
+from mutagym import main
+
+main()

@@ -1,0 +1,117 @@
+"""The learning curves of the trainings on a page, beside the baselines of evaluations on it.
+
+No file is opened here: the settings of an evaluation say which runs it played, its report has the
+rates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from report.charts import Chart, curves
+from report.run import Run
+from report.training import AXES, SHARES, SUCCESS
+
+BASELINES = ("noop", "best_fixed", "cascade")
+"""Policies whose success is a line across the chart."""
+SAYS = (
+    "Each point is of some rollouts, an episode counted where it began; bands are 95 % intervals. "
+    "A target call is a question that the target was not asked before."
+)
+BESIDE = (
+    " The policy explores while it learns. Lines across, and its point at the right end, are of "
+    "{names}: success on {split} queries, without learning or exploring."
+)
+ALONE = (
+    " To see noop, best_fixed, cascade and the policy itself on held-out queries beside it: "
+    "mutagym eval -p {run}, then mutagym report with both folders."
+)
+Data = Mapping[str, Any]
+
+
+def learning_curves(runs: Sequence[Run]) -> list[Chart]:
+    """The success of the trainings on a page beside the baselines, then their other measures.
+
+    Args:
+        runs: all on the page; of others than trainings there is no chart.
+    """
+    trained = [run for run in runs if run.curve]
+    if not trained:
+        return []
+    rows = [row for run in trained for row in run.curve]
+    success = [row for row in rows if row[0] == SUCCESS]
+    others = [row for row in rows if row[0] != SUCCESS]
+    ends = {name: place for _, name, *place, _, _, _ in success}
+    evaluations = []
+    for run in runs:
+        if run.command == "eval" and run.report:
+            with run.or_note("Baselines"):
+                if played := list(_played(run, trained)):
+                    evaluations.append((run, played))
+    for evaluation, played in evaluations:
+        where = f", {evaluation.name}" if len(evaluations) > 1 else ""
+        for run, mission, row in played:
+            name = f"{run.name}, {mission['split']}{where}"
+            success.append([SUCCESS, name, *ends[run.name], *_success(row)])
+        missions = {mission["name"] for _, mission, _ in played}
+        success += [
+            [SUCCESS, f"{row['team']}{where}", None, None, *_success(row)]
+            for row in evaluation.report["rates"]
+            if row["team"] in BASELINES and row["policy"] is None and row["mission"] in missions
+        ]
+    says = ALONE.format(run=trained[0].path)
+    if evaluations:
+        splits = {mission["split"]: None for _, played in evaluations for _, mission, _ in played}
+        names = ", ".join(evaluation.name for evaluation, _ in evaluations)
+        says = BESIDE.format(names=names, split=" and ".join(splits))
+    options: Chart = {"axes": AXES, "choices": len(trained) > 1, "percents": SHARES}
+    return [
+        curves("Learning curve", success, says=SAYS + says, wide=True, **options),
+        curves("Return, refusals and failures", others, **options),
+    ]
+
+
+def _played(evaluation: Run, trained: Sequence[Run]) -> Iterator[tuple[Run, Data, Data]]:
+    """The trainings that an evaluation played: each with a mission like its own, and its rates.
+
+    In another mission success is another thing.
+    """
+    missions = {mission["name"]: mission for mission in evaluation.report["missions"]}
+    for policy in evaluation.config["policy"]:
+        place, comma, options = policy.removeprefix("run=").partition(",")
+        team = f"{PurePath(place).name}{comma}{options}"
+        for run, member in _at(place, trained, evaluation):
+            for row in evaluation.report["rates"]:
+                mission, config = missions[row["mission"]], run.config
+                target = run.facts.get("target", mission["target_model"])
+                if (row["team"], row["policy"]) == (team, member) and (
+                    (target, config["reward"], config["max-steps"])
+                    == (mission["target_model"], mission["reward"], mission["max_steps"])
+                ):
+                    yield run, mission, row
+                    break
+
+
+def _at(place: str, trained: Sequence[Run], evaluation: Run) -> list[tuple[Run, str | None]]:
+    """The trainings in a folder, each with the name of its seed where the folder holds several.
+
+    Where none is there, those in the only folder of that name: the run may have been moved.
+    """
+    named = [
+        (folder, run, member)
+        for run in trained
+        for folder, member in ((run.path, None), (run.path.parent, run.path.name))
+        if folder.name == PurePath(place).name
+    ]
+    there = [each for each in named if str(each[0]) == os.path.normpath(place)]
+    if not there and len({folder for folder, _, _ in named}) == 1:
+        there = named
+        evaluation.notes.append(f"It played {place}, taken for {named[0][0]}: the same name.")
+    return [(run, member) for _, run, member in there]
+
+
+def _success(row: Data) -> list[float | None]:
+    return [row["success"][end] for end in ("rate", "low", "high")]

@@ -1,0 +1,83 @@
+"""What is made of timed rollouts: which calls are compared, speed-ups and medians."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.timing import calls_of, compared, equal_replies
+
+
+def step(before: str, after: str, reply: str, number: int, **more: object) -> dict[str, Any]:
+    """A line of transitions.jsonl."""
+    return {
+        "lane": 0,
+        "episode_number": 0,
+        "step_number": number,
+        "attempt": 0,
+        "query_before": before,
+        "mutator": "shorten",
+        "mutated_query": after,
+        "adopted": True,
+        "reply": reply,
+        "unscored": False,
+    } | more
+
+
+ONE = [step("q", "a", "no", 0), step("a", "b", "no", 1)]
+
+
+@pytest.mark.parametrize(
+    ("other", "share", "of"),
+    [
+        (ONE, 1, 4),
+        ([step("q", "a", "yes", 0), ONE[1]], 0.75, 4),
+        # Another rewording: only the first call was the same, for the next step has another query.
+        ([step("q", "c", "no", 0), step("c", "b", "no", 1)], 0.5, 2),
+        ([{**line, "episode_number": 1} for line in ONE], None, 0),
+        ([{**line, "unscored": True} for line in ONE], None, 0),
+        # A rule's rewording is no reply.
+        ([{**line, "mutator": "add_politeness"} for line in ONE], 1, 2),
+    ],
+)
+def test_only_calls_that_asked_the_same_are_compared(
+    other: list[dict[str, Any]], share: float | None, of: int
+) -> None:
+    first, second = (calls_of(lines, {"shorten"}) for lines in (ONE, other))
+    assert equal_replies(first, second) == {"equal_replies": share, "compared_replies": of}
+
+
+def row(schedule: str, seed: int, wall_s: float, tokens: int = 1000) -> dict[str, Any]:
+    """What `time_rows` gives, as much of it as is compared."""
+    group = {"schedule": schedule, "num_processes": 4, "max_workers": 4, "seed": seed}
+    speed = {"wall_s": wall_s, "env_steps_per_s": 16 / wall_s, "completion_tokens": tokens}
+    replies = {"equal_replies": 1.0, "compared_replies": 8, "equal_transitions": True}
+    return group | speed | replies | {"transitions_sha256": f"of seed {seed}", "simulated": True}
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 100))
+def test_for_the_same_work_the_speed_up_is_the_ratio_of_the_paces(
+    one_s: float, two_s: float
+) -> None:
+    first, second = compared([row("sequential", 0, one_s), row("lanes", 0, two_s)])
+    assert first["speedup"] == 1
+    ratio = second["env_steps_per_s"] / first["env_steps_per_s"]
+    assert second["speedup"] == pytest.approx(ratio, abs=0.006)
+
+
+def test_a_seed_with_longer_replies_is_no_slower_and_medians_stand_behind_their_rows() -> None:
+    rows = [
+        row("sequential", 0, 8),
+        row("lanes", 0, 1),
+        row("lanes", 1, 2, tokens=2000),
+        row("phased", 0, 4),
+    ]
+    found = compared(rows)
+    assert [each["speedup"] for each in found] == [1, 8, 8, 8, 2]
+    medians = found[3]
+    same = {"schedule": "lanes", "num_processes": 4, "wall_s": 1.5, "seeds": 2, "simulated": True}
+    none = dict.fromkeys(("seed", "transitions_sha256", "equal_replies", "compared_replies"))
+    assert {key: medians[key] for key in same | none} == same | none

@@ -1,0 +1,452 @@
+"""The same rollout timed under each schedule: how fast, how busy the server, the same transitions?
+
+The simulator answers equal requests equally. Few real servers do, so on those the sequential
+rollout is made twice, and each row says which share of its calls got the reply that an equal call
+got in the first row. Many keep the prompts they have read, so on those every rollout is made once
+beforehand, not counted: all rows find their prompts read, and differ in their schedule alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from numpy.typing import NDArray
+
+from envs.batched import BatchedQueryMutationEnv
+from envs.make import make_parts
+from envs.mission import MissionConfig
+from envs.models import Vector
+from envs.queries import Query
+from envs.query_mutation import QueryMutationEnv
+from envs.transitions import transition_record
+from mutators.registry import load_mutators
+from ollama_utils.connect import Connection, Roles, ServerConfig
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import OllamaError
+from ollama_utils.parallel import iterate_parallel
+from ollama_utils.types import short_name
+from records.errors import RunStoppedError, as_user_error
+from records.json_lines import LinesHash
+from records.terminal import write_stderr
+
+SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
+"""`phased8` is `phased` with 8 workers; the last two are vector environments of others."""
+OF_PROCESSES = ("gym-async", "sb3-subproc")
+"""Schedules with a process a lane, each with a dispatcher of its own."""
+AGAIN = "sequential again"
+"""A second sequential rollout: what differs between the two is no schedule's doing."""
+
+Actions = NDArray[np.int64]
+"""(rows, lanes)."""
+Step = tuple[Mapping[str, Any], bool, bool]
+"""The info of a step, and whether its episode terminated or was truncated."""
+Steps = Sequence[Sequence[Step]]
+"""Steps[row][lane]."""
+Calls = Mapping[Hashable, str]
+"""The rewordings and answers of a rollout, each by all that decides the call it came of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What one row is measured with."""
+
+    schedule: str
+    """One of SCHEDULES, or AGAIN."""
+    num_processes: int
+    """Lanes."""
+    max_workers: int
+    """Threads of a phase, or the most lanes that step at once."""
+    seed: int
+
+    def __str__(self) -> str:
+        lanes, workers = self.num_processes, self.max_workers
+        return f"{self.schedule}: {lanes} lanes, {workers} workers, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneConfig:
+    """What every lane is, as plain data, of which a process of its own can make one, too."""
+
+    mission: MissionConfig
+    roles: Roles
+    queries: Sequence[Query]
+    server: ServerConfig = field(default_factory=ServerConfig)
+    """How patient the dispatcher of a process of its own is."""
+
+    @property
+    def models(self) -> set[str]:
+        """The models that are called, by short name."""
+        roles, is_judged = self.roles, self.mission.reward == "judge" or self.mission.intent_judge
+        called = (roles.target, roles.mutator, roles.judge if is_judged else None)
+        return set(map(short_name, filter(None, called)))
+
+
+class Worker(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
+    """A lane in a process of its own, which can be asked for its steps and its CPU time.
+
+    Args:
+        lane: what it is.
+        hosts: the servers.
+    """
+
+    def __init__(self, lane: LaneConfig, hosts: Sequence[str]) -> None:
+        dispatcher = Dispatcher(
+            hosts,
+            memory_bytes=0,
+            timeout_s=lane.server.call_timeout_s,
+            attempts=lane.server.call_attempts,
+            max_reply_chars=lane.server.max_reply_chars,
+        )
+        config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
+        super().__init__(QueryMutationEnv(config, **parts))
+        self.steps: list[Step] = []
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        """The environment's own step."""
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        self.steps.append((info, terminated, truncated))
+        return seen, float(reward), terminated, truncated, info
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the process so far."""
+        return time.process_time()
+
+
+class Rollout(NamedTuple):
+    """What a rollout gave, and what it took."""
+
+    lines: list[dict[str, Any]]
+    """Its steps as lines of transitions.jsonl, in (row, lane) order."""
+    wall_s: float
+    cpu_s: float
+    """Of all threads of this process and its workers."""
+    memory_mib: float | None
+    """See `memory_mib`."""
+
+
+def time_rows(
+    lane: LaneConfig, connection: Connection, plan: Iterable[Setting], num_steps: int
+) -> list[dict[str, Any]]:
+    """A row for each setting of the plan, each announced on stderr; see `time_rollout`.
+
+    `equal_replies` is the share of equal ones among the `compared_replies` calls that the first row
+    of as many lanes and the same seed made, too; `equal_transitions`: whether it made the same.
+    `slot_utilisation` = busy_slots / slots. `bound_env_steps_per_s` is the pace at which no slot
+    would ever be idle, or with fewer lanes than slots no lane, for a lane makes one call at a time;
+    `fraction_of_bound` is the share of it.
+
+    Raises:
+        UserError: the encoder is no good, or a query could not be embedded.
+        RunStoppedError: no step of a rollout could be scored.
+    """
+    by_model = {each.name for each in load_mutators(lane.mission.mutators) if each.kind == "model"}
+    firsts: dict[tuple[int, int], tuple[Calls, str]] = {}
+    rows = []
+    for setting in plan if connection.embedded else _with_repeats(plan):
+        work = setting.num_processes, setting.seed
+        if not connection.embedded and work not in firsts:
+            write_stderr(f"warming up, not counted: {setting.num_processes} lanes ...")
+            warm_up = replace(setting, schedule="lanes", max_workers=setting.num_processes)
+            time_rollout(lane, connection, warm_up, num_steps)
+        write_stderr(f"{setting} ...")
+        row, lines = time_rollout(lane, connection, setting, num_steps)
+        calls, sha256 = calls_of(lines, by_model), row["transitions_sha256"]
+        first_calls, first_sha256 = firsts.setdefault(work, (calls, sha256))
+        row |= equal_replies(first_calls, {} if first_calls is calls else calls)
+        rows.append(row | {"equal_transitions": sha256 == first_sha256})
+    # Last, for some servers show their slots in the course of the calls.
+    capacities = connection.dispatcher.servers.capacities().items()
+    found = [capacity.slots for (_, model), capacity in capacities if model in lane.models]
+    slots = sum(filter(None, found)) if found and None not in found else None
+    if connection.embedded:
+        slots = connection.embedded.settings.slots * len(lane.models)
+    return [row | _of_slots(row, slots) for row in rows]
+
+
+def _with_repeats(plan: Iterable[Setting]) -> Iterator[Setting]:
+    """The plan with each sequential rollout made twice."""
+    for setting in plan:
+        yield setting
+        if setting.schedule == "sequential":
+            yield replace(setting, schedule=AGAIN)
+
+
+def _of_slots(row: Mapping[str, Any], slots: int | None) -> dict[str, Any]:
+    """What a row makes of the slots; None where they, or how busy they were, are not known."""
+    busy = row["busy_slots"]
+    utilisation = busy / slots if slots and busy else None
+    fraction = busy / min(slots, row["num_processes"]) if slots and busy else None
+    return {
+        "slots": slots,
+        "slot_utilisation": utilisation and round(utilisation, 4),
+        "bound_env_steps_per_s": fraction and row["env_steps_per_s"] / fraction,
+        "fraction_of_bound": fraction and round(fraction, 4),
+    }
+
+
+def time_rollout(
+    lane: LaneConfig, connection: Connection, setting: Setting, num_steps: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One row and the lines of its steps. Making and resetting lanes is outside the timed window.
+
+    `busy_slots` is the mean number of slots that a call held: by the embedded simulator's own
+    count, or by what the server reported of each call. What nobody counts is None, as the calls of
+    other processes to another server are. `startup_s` is making the lanes and their first reset.
+    Raises as `time_rows` does.
+    """
+    dispatcher, embedded = connection.dispatcher, connection.embedded
+    started_s = time.perf_counter()
+    with as_user_error(OllamaError, ValueError), ready(lane, dispatcher, setting) as roll:
+        startup_s = time.perf_counter() - started_s
+        before = embedded.reset_stats() if embedded else dispatcher.totals()
+        rollout = roll(num_steps)
+        counted: dict[str, Any] = {}
+        if embedded:
+            counted = embedded.stats()
+        elif setting.schedule not in OF_PROCESSES:
+            spent = {key: total - before[key] for key, total in dispatcher.totals().items()}
+            counted = {"calls": int(spent["calls"]), "failed": int(spent["failures"])}
+            counted["busy_slot_s"] = spent["busy_s"] or None
+    env_steps, wall_s, busy_slot_s = len(rollout.lines), rollout.wall_s, counted.get("busy_slot_s")
+    errors = [line["not_hashed"]["error_message"] for line in rollout.lines if line["unscored"]]
+    if len(errors) == env_steps:
+        raise RunStoppedError(f"{setting}: no step could be scored: {errors[0]}")
+    if errors:
+        unscored = f"{len(errors)} of {env_steps} steps could not be scored"
+        write_stderr(f"{setting}: {unscored}: {errors[0]}")
+    digest = LinesHash()
+    for line in rollout.lines:
+        digest.update(line)
+    row = {
+        "schedule": setting.schedule,
+        "num_processes": setting.num_processes,
+        "max_workers": setting.max_workers,
+        "seed": setting.seed,
+        "env_steps": env_steps,
+        "unscored_steps": len(errors),
+        "wall_s": round(wall_s, 3),
+        "env_steps_per_s": env_steps / wall_s,
+        "busy_slots": None if busy_slot_s is None else round(busy_slot_s / wall_s, 4),
+        "max_in_flight": counted.get("max_in_flight"),
+        "llm_calls": counted.get("calls"),
+        "failed_calls": counted.get("failed"),
+        "completion_tokens": sum(line["completion_tokens"] for line in rollout.lines),
+        "cpu_ms_per_step": round(1000 * rollout.cpu_s / env_steps, 3),
+        "memory_mib": None if rollout.memory_mib is None else round(rollout.memory_mib, 1),
+        "startup_s": round(startup_s, 3),
+        "transitions_sha256": digest.hexdigest(),
+        "simulated": connection.simulated,
+    }
+    return row, rollout.lines
+
+
+@contextmanager
+def ready(
+    lane: LaneConfig, dispatcher: Dispatcher, setting: Setting
+) -> Iterator[Callable[[int], Rollout]]:
+    """Within `with`: plays so many steps of each lane; the lanes are made, seeded and reset.
+
+    Actions are uniformly random, the same under every schedule. Under `gym-async` (SAME_STEP) and
+    `sb3-subproc` each lane is a process with a dispatcher of its own, as these vector environments
+    come; under the others all are in this process and share `dispatcher`.
+
+    Raises:
+        ValueError, OllamaError: the encoder is no good, or a query could not be embedded.
+    """
+    # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
+    seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
+    with closing(_make_lanes(lane, dispatcher, setting)) as vector:
+        if setting.schedule == "sb3-subproc":
+            vector.seed(seed)
+            vector.reset()
+        else:
+            vector.reset(seed=seed)
+        yield partial(_roll, lane, setting, vector)
+
+
+def _make_lanes(lane: LaneConfig, dispatcher: Dispatcher, setting: Setting) -> Any:  # noqa: ANN401 - ours, Gymnasium's, SB3's
+    """All lanes as one vector environment."""
+    workers: list[Any] = [partial(Worker, lane, dispatcher.hosts)] * setting.num_processes
+    if setting.schedule == "gym-async":
+        return AsyncVectorEnv(workers, autoreset_mode=AutoresetMode.SAME_STEP)
+    if setting.schedule == "sb3-subproc":
+        from stable_baselines3.common.vec_env import SubprocVecEnv  # torch takes long to import
+
+        return SubprocVecEnv(workers)
+    config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
+    return BatchedQueryMutationEnv(
+        config, setting.num_processes, max_workers=setting.max_workers, **parts
+    )
+
+
+def _roll(lane: LaneConfig, setting: Setting, vector: Any, num_steps: int) -> Rollout:  # noqa: ANN401 - as above
+    shape = num_steps, setting.num_processes
+    num_actions = len(load_mutators(lane.mission.mutators))
+    actions = np.random.default_rng(setting.seed).integers(num_actions, size=shape)
+
+    def cpu_s() -> float:
+        workers = vector.get_attr("cpu_s") if setting.schedule in OF_PROCESSES else ()
+        return time.process_time() + float(sum(workers))
+
+    spent_s, began_s = cpu_s(), time.perf_counter()
+    steps = _PLAYED[setting.schedule](vector, actions)
+    wall_s, spent_s = time.perf_counter() - began_s, cpu_s() - spent_s
+    memory = memory_mib()
+    lines = [
+        transition_record(row, column, info, terminated=terminated, truncated=truncated)
+        for row, lanes in enumerate(steps)
+        for column, (info, terminated, truncated) in enumerate(lanes)
+    ]
+    return Rollout(lines, wall_s, spent_s, memory)
+
+
+def _play_sequential(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
+    """One step after another."""
+    return [
+        [_step(env, action) for env, action in zip(envs.envs, row, strict=True)] for row in actions
+    ]
+
+
+def _play_phased(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
+    """Row by row: all rewordings, then all questions, then all verdicts."""
+    rows = []
+    for row in actions:
+        steps = envs.step_envs(row)
+        rows.append([(step.info, step.terminated, step.truncated) for step in steps])
+        for env, step in zip(envs.envs, steps, strict=True):
+            if step.is_over:
+                env.reset()
+    return rows
+
+
+def _play_lanes(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
+    """Each lane takes its steps on a thread of its own, and waits for no other."""
+    places = threading.Semaphore(envs.max_workers)
+
+    def play(lane: int) -> list[Step]:
+        steps = []
+        for action in actions[:, lane]:
+            with places:
+                steps.append(_step(envs.envs[lane], action))
+        return steps
+
+    by_lane = iterate_parallel(play, range(envs.num_envs), envs.num_envs)
+    return list(zip(*by_lane, strict=True))
+
+
+def _play_apart(vector: Any, actions: Actions) -> Steps:  # noqa: ANN401 - Gymnasium's or SB3's
+    """Row by row, each lane in a process of its own."""
+    for row in actions:
+        vector.step(row)
+    return list(zip(*vector.get_attr("steps"), strict=True))
+
+
+_PLAYED: Mapping[str, Callable[[Any, Actions], Steps]] = {
+    "sequential": _play_sequential,
+    AGAIN: _play_sequential,
+    "phased": _play_phased,
+    "phased8": _play_phased,
+    "lanes": _play_lanes,
+    "gym-async": _play_apart,
+    "sb3-subproc": _play_apart,
+}
+
+
+def _step(env: QueryMutationEnv, action: np.int64) -> Step:
+    """A step of one lane; where it ends its episode the next one begins."""
+    _, _, terminated, truncated, info = env.step(action)
+    if terminated or truncated:
+        env.reset()
+    return info, terminated, truncated
+
+
+def memory_mib() -> float | None:
+    """What this process and its workers hold now; None where /proc does not say.
+
+    A page that n processes share counts 1/n for each (PSS): workers share most of theirs.
+    """
+    pids = ("self", *(child.pid for child in multiprocessing.active_children()))
+    try:
+        files = [Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii") for pid in pids]
+    except OSError:
+        return None
+    lines = [line.split() for file in files for line in file.splitlines()]
+    return sum(int(words[1]) for words in lines if words[0] == "Pss:") / 1024
+
+
+def calls_of(lines: Iterable[Mapping[str, Any]], by_model: Container[str]) -> Calls:
+    """The calls of a rollout; a judge's are left out, and those of steps that could not be scored.
+
+    A rewording depends on the queries of the episode so far, an answer on the query that was asked.
+    The seeds of both depend on lane, episode, step and attempt.
+
+    Args:
+        lines: the rollout's, as in transitions.jsonl.
+        by_model: the mutators that ask a model for their rewordings.
+    """
+    calls: dict[Hashable, str] = {}
+    queries: dict[Hashable, list[str]] = {}
+    for line in lines:
+        episode = line["lane"], line["episode_number"]
+        so_far = queries.setdefault(episode, [])
+        if line["query_before"] not in so_far[-1:]:
+            so_far.append(line["query_before"])
+        if line["unscored"]:
+            continue
+        step = (*episode, line["step_number"], line["attempt"])
+        if line["mutator"] in by_model:
+            calls[*step, line["mutator"], *so_far] = line["mutated_query"]
+        asked = line["mutated_query"] if line["adopted"] else line["query_before"]
+        calls[*step, asked] = line["reply"]
+    return calls
+
+
+def equal_replies(first: Calls, second: Calls) -> dict[str, Any]:
+    """`compared_replies`: calls that both made; `equal_replies`: the share with equal replies."""
+    both = first.keys() & second.keys()
+    equal = sum(first[call] == second[call] for call in both)
+    share = round(equal / len(both), 4) if both else None
+    return {"equal_replies": share, "compared_replies": len(both)}
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their `speedup`; behind those that differ in their seed alone, their medians.
+
+    `speedup` is how many times as many tokens a second the server wrote as in the first row. Rows
+    of one seed and as many lanes have the same tokens to write, so for them it is the ratio of
+    their steps/s; between other rows it leaves out that one seed's replies are longer than
+    another's, as it does on a server whose replies differ. It is None where the server reports no
+    tokens. A row of medians has `seeds` above 1, and no `seed`; what is no number, or of one seed,
+    is None where its rows differ in it.
+    """
+    base = rows[0]["completion_tokens"] / rows[0]["wall_s"]
+    groups: dict[Hashable, list[dict[str, Any]]] = {}
+    for row in rows:
+        speedup = round(row["completion_tokens"] / row["wall_s"] / base, 2) if base else None
+        group = groups.setdefault((row["schedule"], row["num_processes"], row["max_workers"]), [])
+        group.append({**row, "seeds": 1, "speedup": speedup})
+    for group in groups.values():
+        if len(group) > 1:
+            medians = {key: _median([row[key] for row in group]) for key in group[0]}
+            of_one_seed = dict.fromkeys(("seed", "equal_replies", "compared_replies"))
+            group.append(medians | of_one_seed | {"seeds": len(group)})
+    return [row for group in groups.values() for row in group]
+
+
+def _median(values: Sequence[Any]) -> Any:  # noqa: ANN401 - numbers, texts, flags or None
+    if all(value == values[0] for value in values):
+        return values[0]
+    return median(values) if all(type(value) in {int, float} for value in values) else None
