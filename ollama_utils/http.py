@@ -48,6 +48,8 @@ WHOLE_REPLY = 10
 """A reply is given up after so many times the seconds that it may be silent."""
 _AT_ONCE = 2**16
 _MOST_QUOTED = 300
+_MOST_OF_PAGE = 4096
+_TAGS = re.compile(r"(?s)<(head|style|script)\b.*?</\1>|<[^>]*>")
 _MOST_RETRY_AFTER_S = 300.0
 _REDIRECTION = 3
 """The hundreds of its statuses."""
@@ -383,7 +385,9 @@ def key_from_environment(variable: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A server's words in one line, for a message: it may be a gateway's whole page."""
+    """A server's words in one line, for a message; of a page, such as a gateway's, its text."""
+    if text.lstrip().startswith("<"):
+        text = _TAGS.sub(" ", text[:_MOST_OF_PAGE])
     line = one_line(text)
     return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}..."
 

@@ -102,6 +102,7 @@ class Finding(NamedTuple):
 
 
 NOT_REACHED = Finding("cannot say", "the --seconds were over", do="a larger --seconds")
+NOT_ANSWERED = Finding("cannot say", "no call was answered: see the first row")
 NOT_MEASURED = Finding("cannot say", "calls at once were not answered")
 
 
@@ -681,6 +682,10 @@ def most_calls(server: ServerUnderTest) -> int:
 def run_checks(server: ServerUnderTest) -> None:
     """Make all checks, or the first alone where no model is named; `findings` grows meanwhile."""
     for check in CHECKS if server.target else CHECKS[:1]:
+        first = server.findings[0] if server.findings else None
+        if first and first.verdict == "does not" and "first_call_s" not in first.numbers:
+            server.findings.append(NOT_ANSWERED)
+            continue
         try:
             finding = check.run(server) if server.left_s > 0 else NOT_REACHED
         except TimeOverError:
