@@ -45,7 +45,7 @@ CASES: Mapping[str, Case] = {
     "train": Case(f"{TRAIN} {TARGET}", "--queries", results="summary.json", long="--num-env-steps 64000"),
     "eval": Case(
         f"-p noop --baselines random --episodes 4 --encoder hashing:32 {TARGET}",
-        *("--guard-queries", "--json -", "report.json", "--episodes 300"),
+        *("--guard-queries", "--json -", "report.json", "--episodes 150"),
     ),
     "evolve": Case(
         f"--population-size 6 --max-generations 1 --panel-size 5 --rate-limit-per-minute 0 {SOLVER}",
