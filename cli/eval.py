@@ -52,15 +52,14 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             guard_margin=config.guard.guard_margin,
             gates=gates,
         )
-        with session.printing():
-            write_report(
-                found,
-                session.folder,
-                path=config.json,
-                form=config.format,
-                tables=evaluation_tables(found),
-                lines=[*found["notes"], *found["problems"]],
-            )
+        write_report(
+            found,
+            session,
+            config.json,
+            config.format,
+            tables=evaluation_tables(found),
+            lines=[*found["notes"], *found["problems"]],
+        )
     if missed := "; ".join(filter(None, (gates_missed(found), guard_missed(found)))):
         raise GateNotMetError(missed)
 

@@ -170,12 +170,5 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
             name = evolved_name(mutator)
             spec = shlex.quote(f"{session.folder.path / name}.py:{name}")
             lines += [f"{use}: mutagym train --mutators {spec}", ""]
-        with session.printing():
-            write_report(
-                report,
-                session.folder,
-                path=search.json,
-                form=search.format,
-                tables=evolution_tables(report),
-                lines=lines,
-            )
+        tables = evolution_tables(report)
+        write_report(report, session, search.json, search.format, tables=tables, lines=lines)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from cli.output import print_tables, prints_on_stderr, write_json
+from cli.output import print_tables, write_json
 from ollama_utils.connect import ServerConfig
 from ollama_utils.thoughts import MARKS, read_marks, split_thoughts
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.outputs import check_cache, check_writable, writing
 from records.settings import STDOUT, JsonPlace
-from records.terminal import one_line, write_stderr
+from records.terminal import one_line, prints_on_stderr, write_stderr
 from report.table import Table, number
 from scorers.agreement import Agreement, agreement
 from scorers.answers import MEASURES

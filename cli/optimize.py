@@ -124,15 +124,15 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
             ),
         )
         report = {key: value for key, value in found.results.items() if key != "rewards"}
-        with session.printing():
-            write_report(
-                report,
-                session.folder,
-                path=search.json,
-                form=search.format,
-                tables=optimization_tables(report),
-                lines=["best prompt:", str(report["best_prompt"]), ""],
-            )
+        tables = optimization_tables(report)
+        write_report(
+            report,
+            session,
+            search.json,
+            search.format,
+            tables=tables,
+            lines=["best prompt:", str(report["best_prompt"]), ""],
+        )
 
 
 def _flow(

@@ -9,23 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from records.outputs import writing
-from records.run_folder import RunFolder
 from records.settings import STDOUT
-from records.terminal import one_line, printable, prints_on_stderr
+from records.terminal import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ollama_utils.session import Session
     from report.table import Table
-
-__all__ = [
-    "WIDTH",
-    "Format",
-    "print_tables",
-    "prints_on_stderr",
-    "write_json",
-    "write_report",
-]
 
 Format = Literal["table", "json"]
 WIDTH = 110
@@ -115,10 +106,10 @@ def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> 
 
 def write_report(
     report: Mapping[str, Any],
-    folder: RunFolder,
-    *,
+    session: Session,
     path: Path | None,
     form: Format,
+    *,
     tables: Iterable[Table],
     lines: Iterable[str] = (),
 ) -> None:
@@ -126,16 +117,18 @@ def write_report(
 
     Args:
         report: plain data, with `simulated`; the file in the folder is report.json.
-        folder: the run's.
+        session: the run's.
         path: another file that is to hold it as JSON; `-` is stdout, in the place of `form`.
         form: how it is written to stdout.
         tables: the same for people.
         lines: behind the tables; where the run folder is comes last.
     """
+    folder = session.folder
     folder.write_json("report.json", report)
-    if write_json(report, path):
-        return
-    if form == "json":
-        write_json(report, STDOUT)
-    else:
-        print_tables(tables, [*lines, folder.closing_message], simulated=report["simulated"])
+    with session.printing():
+        if write_json(report, path):
+            return
+        if form == "json":
+            write_json(report, STDOUT)
+        else:
+            print_tables(tables, [*lines, folder.closing_message], simulated=report["simulated"])

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cli.output import prints_on_stderr, write_json
+from cli.output import write_json
 from records.errors import RunStoppedError, UserError
 from records.interrupt import interruptible
 from records.outputs import check_writable
 from records.run_folder import check_new_or_empty, read_lock
 from records.settings import JsonPlace
-from records.terminal import printable
+from records.terminal import printable, prints_on_stderr
 from train.config import TrainConfig
 
 if TYPE_CHECKING:

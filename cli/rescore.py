@@ -15,13 +15,13 @@ from typing import Any
 
 from cyclopts import Parameter
 
-from cli.output import print_tables, prints_on_stderr, write_json
+from cli.output import print_tables, write_json
 from ollama_utils.connect import ServerConfig
 from records.errors import RunStoppedError, as_user_error
 from records.outputs import check_cache, check_writable, writing
 from records.run_folder import read_lock
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
-from records.terminal import one_line
+from records.terminal import one_line, prints_on_stderr
 from report.table import Table, number, with_interval
 from scorers.intent import INTENT_THRESHOLD
 from scorers.judge import read_rubric

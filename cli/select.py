@@ -69,14 +69,14 @@ def select(config: SelectConfig = SelectConfig()) -> None:
             for row in rows
             if row["errors"]
         ]
-        with session.printing():
-            write_report(
-                report,
-                session.folder,
-                path=search.json,
-                form=search.format,
-                tables=selection_tables(report),
-                lines=[*errors, ""] if errors else [],
-            )
+        tables = selection_tables(report)
+        write_report(
+            report,
+            session,
+            search.json,
+            search.format,
+            tables=tables,
+            lines=[*errors, ""] if errors else [],
+        )
         if selection.failure:
             raise RunStoppedError(selection.failure)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from cli.output import prints_on_stderr, write_json
+from cli.output import write_json
 from envs.query_sets import QuerySet, keep_queries, load_query_set, recorded_queries
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
@@ -16,6 +16,7 @@ from records.interrupt import interruptible
 from records.resume import check_options
 from records.run_folder import QUERIES, check_places
 from records.settings import MOST_SEED
+from records.terminal import prints_on_stderr
 from scorers.correction import read_accuracy
 from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.on_ray import train_seeds_on_ray

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.queries import ROLES, read_cell, read_prompt
-from envs.query_files import CHAT_COLUMNS, PROMPT_COLUMNS, quoted, read_table
+from envs.query_files import CHAT_COLUMNS, PROMPT_COLUMNS, read_table
 from ollama_utils.types import is_text
 from records.errors import UserError
 from scorers.labels import RefusalLabel, parse_label
@@ -64,12 +64,7 @@ def read_samples(
     """
     table = read_table(path)
     usual = (*COMPLETION_COLUMNS, *CHAT_COLUMNS)
-    completion = table.find(completion_column, usual, "--completion-column")
-    if completion is None:
-        raise UserError(
-            f"{path} has columns {quoted(table.columns)}; expected one of {quoted(usual)}: "
-            "name it with --completion-column"
-        )
+    completion = table.need(completion_column, usual, "--completion-column")
     prompt = table.find(prompt_column, (*PROMPT_COLUMNS, *CHAT_COLUMNS), "--prompt-column")
     label = None
     if label_column != NO_LABELS or NO_LABELS in table.columns:

@@ -201,13 +201,7 @@ def _columns(
     table: QueryTable, prompt: str | None, group: str | None, answer: str | None
 ) -> dict[str, str]:
     """The columns to read by what they hold: the prompt; the others if there are any."""
-    usual = (*PROMPT_COLUMNS, *CHAT_COLUMNS)
-    column = table.find(prompt, usual, "--prompt-column")
-    if column is None:
-        raise QueryFileError(
-            f"{table.path} has columns {quoted(table.columns)}; expected one of {quoted(usual)}: "
-            "name it with --prompt-column"
-        )
+    column = table.need(prompt, (*PROMPT_COLUMNS, *CHAT_COLUMNS), "--prompt-column")
     # HarmBench's contextual behaviours mean nothing without their `ContextString`.
     context = ["contextstring"] if column.casefold() == "behavior" else []
     found = {

@@ -93,6 +93,19 @@ class QueryTable:
             )
         return found
 
+    def need(self, asked: str | None, usual: Sequence[str], flag: str) -> str:
+        """The same where there must be one.
+
+        Raises:
+            QueryFileError: There is none; the message names the usual ones and the `flag`.
+        """
+        if (found := self.find(asked, usual, flag)) is None:
+            raise QueryFileError(
+                f"{self.path} has columns {quoted(self.columns)}; expected one of {quoted(usual)}: "
+                f"name it with {flag}"
+            )
+        return found
+
 
 def read_table(path: Path) -> QueryTable:
     """The file at `path` as a table, read as its ending says.

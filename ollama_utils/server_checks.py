@@ -178,6 +178,12 @@ class ServerUnderTest:
         """Seconds that are left."""
         return self.end_s - time.monotonic()
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether its very first call was not answered."""
+        first = self.findings[0] if self.findings else NOT_REACHED
+        return first.verdict == "does not" and "first_call_s" not in first.numbers
+
     def call(self, prompt: str, **options: object) -> Call:
         """A call to the target that is not to think; greedy and short but for the options."""
         usual = {"temperature": 0, "seed": 0, "num_predict": self.tokens}
@@ -682,8 +688,7 @@ def most_calls(server: ServerUnderTest) -> int:
 def run_checks(server: ServerUnderTest) -> None:
     """Make all checks, or the first alone where no model is named; `findings` grows meanwhile."""
     for check in CHECKS if server.target else CHECKS[:1]:
-        first = server.findings[0] if server.findings else None
-        if first and first.verdict == "does not" and "first_call_s" not in first.numbers:
+        if server.is_silent:
             server.findings.append(NOT_ANSWERED)
             continue
         try:
