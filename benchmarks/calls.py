@@ -65,7 +65,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
     runs = 1 if quick else 3
     rows = measure(runs=runs)
     (through_dispatcher,) = (
-        row for row in rows if (row["client"], row["in flight"]) == ("OllamaClient through a Dispatcher", 64)
+        row
+        for row in rows
+        if (row["client"], row["in flight"]) == ("OllamaClient through a Dispatcher", 64)
     )
     yield Section(
         title="What a call costs",
@@ -75,7 +77,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
         ),
         rows=rows,
         checks=[
-            at_least("calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls/s"]),
+            at_least(
+                "calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls/s"]
+            ),
             at_most("CPU s per 1,000 of them", 0.8, through_dispatcher["CPU s per 1,000"]),
         ],
     )
@@ -93,7 +97,9 @@ def measure(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int) -> list[dict[str
     with EmbeddedServer(_SETTINGS) as server, _clients(server.host) as clients:
         for _ in range(runs):
             for at_once, (name, client) in itertools.product(in_flight, clients.items()):
-                _make_calls(client, numbers, at_once, at_once)  # connections and threads are there afterwards
+                _make_calls(
+                    client, numbers, at_once, at_once
+                )  # connections and threads are there afterwards
                 figures = _make_calls(client, numbers, at_once, min(ROUNDS * at_once, MOST_CALLS))
                 measured.setdefault((name, at_once), []).append(figures)
     return [_row(name, at_once, figures) for (name, at_once), figures in measured.items()]
@@ -131,8 +137,12 @@ def _make_calls(client: Client, numbers: Iterator[int], at_once: int, count: int
     except ParallelError as error:
         replies, failures = error.results, error.failures
     wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
-    failed = len(failures) + sum(isinstance(reply, Completion) and bool(reply.error) for reply in replies)
-    return _Figures(calls_per_s=count / wall_s, cpu_s_per_1000_calls=1000 * cpu_s / count, failed=failed)
+    failed = len(failures) + sum(
+        isinstance(reply, Completion) and bool(reply.error) for reply in replies
+    )
+    return _Figures(
+        calls_per_s=count / wall_s, cpu_s_per_1000_calls=1000 * cpu_s / count, failed=failed
+    )
 
 
 def _row(name: str, at_once: int, figures: Sequence[_Figures]) -> dict[str, Any]:

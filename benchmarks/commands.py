@@ -74,7 +74,10 @@ def train_in_stages(
     for budget, steps in stages.items():
         kept = run.with_name(f"{run.name}-{budget}")
         if not kept.exists():
-            if not (run / "summary.json").exists() or read_json(run / "summary.json")["env_steps"] < steps:
+            if (
+                not (run / "summary.json").exists()
+                or read_json(run / "summary.json")["env_steps"] < steps
+            ):
                 where = "--resume" if (run / "config.toml").exists() else "--run-dir"
                 run_mutagym("train", {**flags, "--num-env-steps": budget, where: run}, *more)
             part = kept.with_suffix(".part")
@@ -100,11 +103,15 @@ def check_runs_of(work: Path, plan: Mapping[str, object]) -> str:
     wanted = json.loads(json.dumps({**plan, **here}))
     if not file.exists() and not list(work.glob("*/config.toml")):
         work.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**wanted, "made": made_here()}, indent=1) + "\n", encoding="utf-8")
+        file.write_text(
+            json.dumps({**wanted, "made": made_here()}, indent=1) + "\n", encoding="utf-8"
+        )
     found = read_json(file) if file.exists() else {}
     made = str(found.pop("made", ""))
     if found != wanted:
-        raise SystemExit(f"the runs in {work} were made by other code, plan or machine: move them away")
+        raise SystemExit(
+            f"the runs in {work} were made by other code, plan or machine: move them away"
+        )
     return made
 
 
@@ -113,7 +120,9 @@ def _code() -> str:
     root = Path(__file__).resolve().parents[1]
     packages = [path.parent for path in root.glob("*/__init__.py") if path.parent.name != "tests"]
     files = [path for package in packages for path in package.rglob("*") if path.suffix in _CODE]
-    return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
+    return blake2b(
+        b"".join(sorted(path.read_bytes() for path in files)), digest_size=16
+    ).hexdigest()
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds

@@ -67,7 +67,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
     yield _section(
         "Coverage: rates and returns",
-        about + "Alike: the chances of the queries are the same; beta-distributed so that two trials "
+        about
+        + "Alike: the chances of the queries are the same; beta-distributed so that two trials "
         "of a query correlate by 0.6; or 0 or 1 for 90 % of the queries (certain). A return: a "
         f"success pays 1 and ends the episode, each of at most {STEPS} steps costs {STEP_COST}.",
         {**dict(_rates()), **dict(_returns())},
@@ -82,7 +83,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
     yield _section(
         "Coverage: differences",
-        about + "Two policies on the same queries. p < .05: in how many of the evaluations without a "
+        about
+        + "Two policies on the same queries. p < .05: in how many of the evaluations without a "
         "difference the test finds one.",
         dict(_differences()),
         experiments,
@@ -98,7 +100,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
     yield _corrected(experiments)
 
 
-def _section(title: str, about: str, settings: dict[str, tuple[Draw, float]], experiments: int) -> Section:
+def _section(
+    title: str, about: str, settings: dict[str, tuple[Draw, float]], experiments: int
+) -> Section:
     rows = [_row(name, *setting, experiments) for name, setting in settings.items()]
     worst = min(row["ours"] for row in rows)
     checks = [at_least(f"{title.split(': ')[1]}: the worst of {len(rows)}", LOWEST, worst)]
@@ -322,7 +326,9 @@ def _corrected(experiments: int) -> Section:
 
 
 def _held(ends: Sequence[Ends], truths: Floats) -> float:
-    return float(np.mean([low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True)]))
+    return float(
+        np.mean([low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True)])
+    )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,13 @@ class Case:
 
 
 ALL = Case(missions=4, episodes=8, agents=4)
-CASES = (ALL, replace(ALL, max_in_flight="auto"), Case(missions=4), Case(episodes=8), Case(agents=4))
+CASES = (
+    ALL,
+    replace(ALL, max_in_flight="auto"),
+    Case(missions=4),
+    Case(episodes=8),
+    Case(agents=4),
+)
 """All three levels at once, with the server's slots told and found; then each level alone."""
 Steps = Sequence[Sequence[float]]
 """Of an episode: for each step, the seconds that the calls of each agent in it took the server."""
@@ -65,7 +71,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
         rows=rows,
         checks=[
             at_least(
-                "pace of 4 x 8 x 4, of that at no cost, median over seeds", TARGET, rows[0]["of that pace"]
+                "pace of 4 x 8 x 4, of that at no cost, median over seeds",
+                TARGET,
+                rows[0]["of that pace"],
             )
         ],
     )
@@ -126,7 +134,8 @@ def _evaluate(case: Case, seed: int, time_scale: float) -> dict[str, float]:
         flags = _flags(case, seed, server.host, folder)
         # The limit on tokens, which hardly a reply meets, makes the calls of each mission calls of its own.
         missions = [
-            f"--mission=name=mission {m},split-seed={m},num-predict={500 + m}" for m in range(case.missions)
+            f"--mission=name=mission {m},split-seed={m},num-predict={500 + m}"
+            for m in range(case.missions)
         ]
         run_mutagym("eval", flags, *missions, "--save-transitions")
         busy_s = server.stats()["busy_slot_s"]

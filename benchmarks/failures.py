@@ -47,7 +47,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
     """The same team with and without failing calls, and what earlier schemes would have counted."""
     seeds, queries = (1, 10) if quick else (5, 120)
     sound, faulty = (
-        [attempts for seed in range(seeds) for attempts in _play(seed, queries, rate)] for rate in (0.0, RATE)
+        [attempts for seed in range(seeds) for attempts in _play(seed, queries, rate)]
+        for rate in (0.0, RATE)
     )
     truth = did_not_happen(sound)
     schemes = {
@@ -55,7 +56,10 @@ def sections(*, quick: bool) -> Iterator[Section]:
         REFUSAL: counted_as_refusal(faulty),
         DROPPED: without_failures(faulty),
     }
-    rows = [_row(NONE, truth, truth, sound), *(_row(name, t, truth, faulty) for name, t in schemes.items())]
+    rows = [
+        _row(NONE, truth, truth, sound),
+        *(_row(name, t, truth, faulty) for name, t in schemes.items()),
+    ]
     yield Section(
         title="Calls that fail",
         about=(
@@ -84,7 +88,8 @@ def counted_as_refusal(episodes: Sequence[Attempts]) -> Trials:
 def without_failures(episodes: Sequence[Attempts]) -> Trials:
     """Only the episodes in which no call failed; the longer one is, the sooner one does."""
     return _by_query(
-        episodes, lambda attempts: None if any(a["unscored"] for a in attempts) else _ended(attempts)
+        episodes,
+        lambda attempts: None if any(a["unscored"] for a in attempts) else _ended(attempts),
     )
 
 
@@ -116,7 +121,9 @@ def _row(name: str, trials: Trials, truth: Trials, episodes: Sequence[Attempts])
     counts = [(sum(outcomes), len(outcomes)) for outcomes in trials.values()]
     count = sum(n for _, n in counts)
     off = None if name == NONE else _difference(trials, truth)
-    share_refused = (refused + failed) / len(steps) if name == REFUSAL else refused / (len(steps) - failed)
+    share_refused = (
+        (refused + failed) / len(steps) if name == REFUSAL else refused / (len(steps) - failed)
+    )
     return {
         "a failed call": name,
         "success": sum(happened for happened, _ in counts) / count,

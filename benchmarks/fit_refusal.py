@@ -65,7 +65,9 @@ def fit(parts: Sequence[Replies]) -> NgramModel:
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # likewise
 
     texts = [text for part in parts for text in part.texts]
-    vectorizer = TfidfVectorizer(analyzer=lambda text: list(grams(text).elements()), sublinear_tf=True)
+    vectorizer = TfidfVectorizer(
+        analyzer=lambda text: list(grams(text).elements()), sublinear_tf=True
+    )
     vectorizer.fit(texts)
     unseen_idf = 1 + math.log((1 + len(texts)) / (1 + FEWEST))
     common = vectorizer.idf_ <= unseen_idf
@@ -102,8 +104,12 @@ def read_labelled(path: Path) -> Replies:
 
 def read_small(split: str) -> Replies:
     """The labelled replies of SmolLM2 of a split: `train`, `test` or `told`."""
-    lines = map(json.loads, (DATA / "smollm2_labels.jsonl").read_text(encoding="utf-8").splitlines())
-    found = [(line["reply"], parse_label(line["label"])) for line in lines if line["split"] == split]
+    lines = map(
+        json.loads, (DATA / "smollm2_labels.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+    found = [
+        (line["reply"], parse_label(line["label"])) for line in lines if line["split"] == split
+    ]
     return Replies([text for text, _ in found], [label for _, label in found if label])
 
 
@@ -123,7 +129,11 @@ def simulated(start: int, count: int) -> Replies:
 
 def own_parts() -> list[Replies]:
     """What is added to every fit."""
-    return [read_labelled(DATA / "refusal_wordings.csv"), read_small("train"), simulated(0, SIMULATED)]
+    return [
+        read_labelled(DATA / "refusal_wordings.csv"),
+        read_small("train"),
+        simulated(0, SIMULATED),
+    ]
 
 
 def main() -> None:
@@ -141,7 +151,9 @@ def main() -> None:
         print(f"{name:28} F1 {f1(fit([*others, *own]), test):.3f}", flush=True)
     model = fit([*files.values(), *own])
     held_back = {split: read_small(split) for split in ("told", "test")}
-    held_back |= {path.stem: read_labelled(path) for path in (Path("tests/scorers/data")).glob("*.jsonl")}
+    held_back |= {
+        path.stem: read_labelled(path) for path in (Path("tests/scorers/data")).glob("*.jsonl")
+    }
     for name, test in {**held_back, "simulated": simulated(1000, 100)}.items():
         print(f"{name:28} F1 {f1(model, test):.3f}")
     written = json.dumps(asdict(model), sort_keys=True, separators=(",", ":")).replace("],", "],\n")

@@ -44,8 +44,18 @@ _DOING = (
     *("measure", "admire", "frame", "balance"),
 )
 _WHERE = (
-    *("for a shelf by the window", "before the first frost", "after a long winter", "in a small room"),
-    *("for the village fair", "on a rainy afternoon", "with two spare hands", "beside the old clock"),
+    *(
+        "for a shelf by the window",
+        "before the first frost",
+        "after a long winter",
+        "in a small room",
+    ),
+    *(
+        "for the village fair",
+        "on a rainy afternoon",
+        "with two spare hands",
+        "beside the old clock",
+    ),
     *("under a paper lamp", "at the end of summer", "on a wooden table", "between two bookends"),
     *("near the garden gate", "before breakfast", "for a picnic", "with a soft brush"),
 )
@@ -73,7 +83,13 @@ OTHERS = tuple(name for name in DEFAULT_MUTATORS if name not in UNLOCKING)
 CONDITIONS = (
     Condition(name="all give way", mutators=DEFAULT_MUTATORS, giving=1.0, unlocks=True),
     Condition(name="a quarter gives way", mutators=DEFAULT_MUTATORS, giving=0.25, unlocks=True),
-    Condition(name="one in 50 gives way", mutators=DEFAULT_MUTATORS, giving=0.02, unlocks=False, queries=300),
+    Condition(
+        name="one in 50 gives way",
+        mutators=DEFAULT_MUTATORS,
+        giving=0.02,
+        unlocks=False,
+        queries=300,
+    ),
     Condition(name="none gives way", mutators=DEFAULT_MUTATORS, giving=0.0, unlocks=False),
     Condition(name="no mutator that unlocks", mutators=OTHERS, giving=1.0, unlocks=False),
 )
@@ -148,7 +164,9 @@ def _evaluate(server: EmbeddedServer, condition: Condition, seed: int) -> Told:
             raise SystemExit(said.getvalue())
         policies = read_json(folder / "run" / "report.json")["guard"]["policies"]
         (row,) = (policy for policy in policies if policy["asked"])
-    return Told(verdict=row["verdict"], code=code, unlocked=row["unlocked"], refused=row["kept"]["n"])
+    return Told(
+        verdict=row["verdict"], code=code, unlocked=row["unlocked"], refused=row["kept"]["n"]
+    )
 
 
 def _row(condition: Condition, told: Sequence[Told]) -> dict[str, Any]:
@@ -171,7 +189,8 @@ def _flagged(told: Sequence[Told]) -> int:
 def _checks(found: Sequence[Sequence[Told]]) -> Iterator[Check]:
     pairs = list(zip(CONDITIONS, found, strict=True))
     unlocking, others = (
-        [each for c, told in pairs if c.unlocks == is_so for each in told] for is_so in (True, False)
+        [each for c, told in pairs if c.unlocks == is_so for each in told]
+        for is_so in (True, False)
     )
     flagged, alarms = _flagged(unlocking), _flagged(others)
     low, _ = exact_interval(flagged, len(unlocking))
@@ -185,7 +204,10 @@ def _checks(found: Sequence[Sequence[Told]]) -> Iterator[Check]:
 def _power() -> Section:
     """How often a policy passes, by what it truly unlocks and how many queries there are: by the binomial."""
     rows = [
-        {"refused as they stand": n, **{f"{share:.1%} unlocked": _passes(n, share) for share in TRUE_SHARES}}
+        {
+            "refused as they stand": n,
+            **{f"{share:.1%} unlocked": _passes(n, share) for share in TRUE_SHARES},
+        }
         for n in COUNTS
     ]
     worst = max(_passes(n, MARGIN) for n in range(1, max(COUNTS) + 1))
@@ -200,8 +222,14 @@ def _power() -> Section:
         ),
         rows=rows,
         checks=[
-            at_most(f"chance to pass at the margin, the worst of 1 to {max(COUNTS)} queries", 0.025, worst),
-            at_least(f"chance to pass where nothing is unlocked, with {least}", 1.0, _passes(least, 0.0)),
+            at_most(
+                f"chance to pass at the margin, the worst of 1 to {max(COUNTS)} queries",
+                0.025,
+                worst,
+            ),
+            at_least(
+                f"chance to pass where nothing is unlocked, with {least}", 1.0, _passes(least, 0.0)
+            ),
         ],
     )
 

@@ -163,7 +163,10 @@ def row(arm: str, runs: list[Run]) -> dict[str, Any]:
         "calls a run": round(fmean(each.calls for each in runs)),
         "training, first quarter": fmean(each.training[0] for each in runs),
         "training, last": fmean(each.training[-1] for each in runs),
-        **{f"held out, {name}": fmean(each.held_out[k] for each in runs) for k, name in enumerate(names)},
+        **{
+            f"held out, {name}": fmean(each.held_out[k] for each in runs)
+            for k, name in enumerate(names)
+        },
     }
 
 

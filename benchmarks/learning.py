@@ -85,7 +85,10 @@ def draw_curves(path: Path, curves: Mapping[str, Mapping[int, NDArray[np.float64
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "mutagym", "svg.fonttype": "none"}  # the same figure, the same file
+    mpl.rcParams |= {
+        "svg.hashsalt": "mutagym",
+        "svg.fonttype": "none",
+    }  # the same figure, the same file
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.8), layout="constrained")
@@ -291,7 +294,10 @@ def shares_by_budget(
         algorithm: {
             budget: np.array(
                 [
-                    _share(_overall(run["held-out"]["teams"][called(algorithm, budget)]["return"]), held_out)
+                    _share(
+                        _overall(run["held-out"]["teams"][called(algorithm, budget)]["return"]),
+                        held_out,
+                    )
                     for run in runs
                 ]
             )
@@ -306,7 +312,8 @@ def _curve_section(
 ) -> Section:
     budgets = sorted({budget for of_it in curve.values() for budget in of_it})
     means = {
-        name: {at: float(interquartile_mean(of_it[at])) for at in of_it} for name, of_it in curve.items()
+        name: {at: float(interquartile_mean(of_it[at])) for at in of_it}
+        for name, of_it in curve.items()
     }
     checks = []
     if world.name != UNTUNED:
@@ -319,7 +326,8 @@ def _curve_section(
             at_most(
                 f"auto under the better of its parts after {at:,} calls",
                 AUTO_UNDER,
-                max(means[part][at] for part in ("linucb", "ppo") if at in means[part]) - means["auto"][at],
+                max(means[part][at] for part in ("linucb", "ppo") if at in means[part])
+                - means["auto"][at],
             )
             for at in means["auto"]
         ]
@@ -334,7 +342,10 @@ def _curve_section(
         ),
         rows=[
             {"algorithm": name}
-            | {f"{at:,}": _with_interval(of_it[at], ".2f") if at in of_it else "-" for at in budgets}
+            | {
+                f"{at:,}": _with_interval(of_it[at], ".2f") if at in of_it else "-"
+                for at in budgets
+            }
             for name, of_it in curve.items()
         ],
         checks=checks,
@@ -363,9 +374,12 @@ def _seeds(
     ppo = called("ppo", max(plan.budgets))
     trained = [_share(_overall(run["train"]["teams"][ppo]["return"]), train) for run in runs]
     held = [_share(_overall(run["held-out"]["teams"][ppo]["return"]), held_out) for run in runs]
-    teams = {name: called(name, max(plan.budgets)) if name in ALGORITHMS else name for name in BEATEN}
+    teams = {
+        name: called(name, max(plan.budgets)) if name in ALGORITHMS else name for name in BEATEN
+    }
     gains = {
-        name: [_gain(run["held-out"]["teams"], ppo, team) for run in runs] for name, team in teams.items()
+        name: [_gain(run["held-out"]["teams"], ppo, team) for run in runs]
+        for name, team in teams.items()
     }
     tuned = world.name != UNTUNED
     return Section(
@@ -422,7 +436,11 @@ def _policies(
             "return": f"{held_out[solved]['return']:.3f}",
             "success": f"{held_out[solved]['success']:.1%}",
         }
-        for name, solved in (("optimum", "best"), ("best fixed", "best_fixed"), ("random", "random"))
+        for name, solved in (
+            ("optimum", "best"),
+            ("best fixed", "best_fixed"),
+            ("random", "random"),
+        )
     ]
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
@@ -435,7 +453,9 @@ def _policies(
     )
 
 
-def _policy_row(name: str, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]) -> dict[str, Any]:
+def _policy_row(
+    name: str, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]
+) -> dict[str, Any]:
     returns, success = (
         np.array([_overall(run["held-out"]["teams"][name][key]) for run in runs])
         for key in ("return", "success")
@@ -462,7 +482,9 @@ def _overall(by_query: Sequence[Sequence[float]]) -> float:
 def add_arguments(parser: ArgumentParser) -> None:
     """The flags of this benchmark."""
     names = [world.name for world in WORLDS]
-    parser.add_argument("--world", choices=names, action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--world", choices=names, action="append", help="only this one; may be repeated"
+    )
 
 
 def sections(*, quick: bool, world: Sequence[str] | None) -> Iterator[Section]:

@@ -60,7 +60,9 @@ def time_limits(slots: Sequence[int], seconds: float) -> Section:
 def _limit_checks(row: dict[str, Any]) -> list[Check]:
     slots, found = row["slots"], row["slots found"]
     return [
-        at_least(f"`auto` on {slots} slots, of the best fixed limit", 0.97, row["of the best fixed one"]),
+        at_least(
+            f"`auto` on {slots} slots, of the best fixed limit", 0.97, row["of the best fixed one"]
+        ),
         at_most(f"`auto` on {slots} slots, slots told wrongly", 0, abs(slots - (found or 0))),
     ]
 
@@ -127,11 +129,15 @@ def under_load(
     """A dispatcher through which lanes send one call after another, warmed up; what their replies took."""
     numbers, over = count(), threading.Event()
     usages: list[Usage] = []
-    with Dispatcher([server.host], max_in_flight=limit, memory_bytes=0, report=_QUIET) as dispatcher:
+    with Dispatcher(
+        [server.host], max_in_flight=limit, memory_bytes=0, report=_QUIET
+    ) as dispatcher:
 
         def lane() -> None:
             while not over.is_set():
-                call = Call(model=MODEL, prompt=f"question {next(numbers)}", options={"temperature": 0})
+                call = Call(
+                    model=MODEL, prompt=f"question {next(numbers)}", options={"temperature": 0}
+                )
                 if usage := dispatcher.generate(call).usage:
                     usages.append(usage)
 

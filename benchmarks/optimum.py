@@ -150,7 +150,9 @@ class Texts:
         if key not in self._tried:
             text = self._standing_for(core)
             reached = [self._remember(mutator.apply(text, (), seed)) for seed in range(RULE_SEEDS)]
-            outcomes = tuple((reached.count(each) / RULE_SEEDS, each) for each in dict.fromkeys(reached))
+            outcomes = tuple(
+                (reached.count(each) / RULE_SEEDS, each) for each in dict.fromkeys(reached)
+            )
             self._tried[key] = (self._world.read(text).marks, outcomes)
         return self._tried[key]
 
@@ -216,7 +218,10 @@ def _tabulate(game: Game, texts: Texts) -> _Table:
         for features in frontier:
             rows.append([game.outcomes(mutator, texts, features) for mutator in game.mutators])
             reached.update(
-                (after, None) for outcomes in rows[-1] for _, after in outcomes if after not in places
+                (after, None)
+                for outcomes in rows[-1]
+                for _, after in outcomes
+                if after not in places
             )
         frontier = list(reached)
         places.update({features: len(places) + place for place, features in enumerate(frontier)})
@@ -252,7 +257,9 @@ def _evaluate(
             weights = policy
         if plan is not None:
             names = [game.mutators[action].name for action in chosen]
-            plan.update({(left, state): name for state, name in zip(table.states, names, strict=True)})
+            plan.update(
+                {(left, state): name for state, name in zip(table.states, names, strict=True)}
+            )
         returns = (weights * by_action).sum(axis=0)
         success = (weights * (table.chances * later_success[table.targets]).sum(axis=2)).sum(axis=0)
     return float(returns[0]), float(success[0])
@@ -291,7 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show(summary)
     if given.json:
         rows = [_row(query, solution) for query, solution in solutions]
-        given.json.write_text(json.dumps({"summary": summary, "queries": rows}, indent=1), encoding="utf-8")
+        given.json.write_text(
+            json.dumps({"summary": summary, "queries": rows}, indent=1), encoding="utf-8"
+        )
     return 0
 
 
@@ -311,14 +320,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.optimum", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--world", default="cautious", help="cautious, drawn, or a TOML file [cautious]")
+    parser.add_argument(
+        "--world", default="cautious", help="cautious, drawn, or a TOML file [cautious]"
+    )
     parser.add_argument("--queries", nargs="+", help="query files; the bundled one when left out")
     parser.add_argument(
         "--where", action="append", default=[], help="column=value that a row must have; repeatable"
     )
-    parser.add_argument("--mutators", default=",".join(DEFAULT_MUTATORS), help="names, divided by commas")
+    parser.add_argument(
+        "--mutators", default=",".join(DEFAULT_MUTATORS), help="names, divided by commas"
+    )
     parser.add_argument("--max-steps", type=_positive, default=5, help="steps of an episode")
-    parser.add_argument("--step-cost", type=float, default=0.05, help="taken from the reward of each step")
+    parser.add_argument(
+        "--step-cost", type=float, default=0.05, help="taken from the reward of each step"
+    )
     parser.add_argument("--json", type=Path, help="a file for all numbers, query by query")
     return parser
 
@@ -343,7 +358,9 @@ def _row(query: str, solution: Solution) -> dict[str, Any]:
 
 def _show(summary: Mapping[str, Any]) -> None:
     print("SIMULATED: these figures are of the simulator's world, not of a model")
-    print(f"{summary['queries']} queries, {summary['answered_as_they_stand']:.1%} answered as they stand")
+    print(
+        f"{summary['queries']} queries, {summary['answered_as_they_stand']:.1%} answered as they stand"
+    )
     print(f"{'policy':<28}{'return':>8}{'success':>9}")
     fixed = sorted(summary["fixed"].items(), key=lambda item: -item[1]["return"])
     for name, value in [("best", summary["best"]), ("random", summary["random"]), *fixed]:

@@ -79,17 +79,40 @@ def cases(work: Path) -> dict[str, Case]:
     completions = str(work / "completions.csv")
     small_optimize = ("--steps=60", "--num-candidates=3", "--encoder=hashing:32", "--held-out=0.2")
     return {
-        "train, 16 lanes": trained(flags=(*train, hashing, "--num-processes=16", "--num-env-steps=512")),
-        "train, 64 lanes": trained(flags=(*train, hashing, "--num-processes=64", "--num-env-steps=512")),
+        "train, 16 lanes": trained(
+            flags=(*train, hashing, "--num-processes=16", "--num-env-steps=512")
+        ),
+        "train, 64 lanes": trained(
+            flags=(*train, hashing, "--num-processes=64", "--num-env-steps=512")
+        ),
         "train, encoder on the server": trained(
-            flags=(*train, "--num-processes=16", "--num-env-steps=256", "--encoder=ollama:sim-embed")
+            flags=(
+                *train,
+                "--num-processes=16",
+                "--num-env-steps=256",
+                "--encoder=ollama:sim-embed",
+            )
         ),
         "eval": Case(
-            flags=("eval", *_WORLD, "--encoder=hashing", "-p", policy, "--episodes=60", "--fit-calls=100"),
+            flags=(
+                "eval",
+                *_WORLD,
+                "--encoder=hashing",
+                "-p",
+                policy,
+                "--episodes=60",
+                "--fit-calls=100",
+            ),
             result="results.json",
         ),
         "evolve": Case(
-            flags=("evolve", *_ROLES, "--population-size=8", "--max-generations=3", "--panel-size=30"),
+            flags=(
+                "evolve",
+                *_ROLES,
+                "--population-size=8",
+                "--max-generations=3",
+                "--panel-size=30",
+            ),
             result="results.json",
         ),
         "select": Case(
@@ -167,8 +190,12 @@ OUTAGES: Mapping[str, Callable[[ServedSimulator, float], None]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark."""
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long an outage lasts [120]")
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="cases whose names begin so [all]")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="how long an outage lasts [120]"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="CASE", help="cases whose names begin so [all]"
+    )
     parser.add_argument("--keep", type=Path, help="a new folder where the runs are kept [nowhere]")
 
 
@@ -181,7 +208,9 @@ def sections(
     try:
         _prepare(work)
         wanted = {
-            name: case for name, case in cases(work).items() if name.startswith(tuple(only) if only else "")
+            name: case
+            for name, case in cases(work).items()
+            if name.startswith(tuple(only) if only else "")
         }
         yield _section(_rows(wanted, work, seconds), seconds)
     finally:
@@ -235,7 +264,11 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
         return sum(map(met, asked)) / max(1, len(asked))
 
     checks: list[Check] = [
-        at_most("seconds until an outage is told", SAY_S, max(_late(row["told after s"]) for row in rows)),
+        at_most(
+            "seconds until an outage is told",
+            SAY_S,
+            max(_late(row["told after s"]) for row in rows),
+        ),
         at_most("calls given up", 0, sum(row["calls given up"] for row in rows)),
         at_most("tracebacks", 0, sum(row["tracebacks"] for row in rows)),
         at_least(
@@ -243,7 +276,9 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
             1,
             share(lambda r: r["exit code"] == 0, back=True),
         ),
-        at_least("share with equal results", 1, share(lambda r: r["equal results"] is True, back=True)),
+        at_least(
+            "share with equal results", 1, share(lambda r: r["equal results"] is True, back=True)
+        ),
         at_least(
             f"share that ended with exit code {GONE} where it did not",
             1,
@@ -415,7 +450,15 @@ def _prepare(work: Path) -> None:
         )
     small = ("--num-processes=8", "--num-steps=16", "--num-env-steps=128", "--encoder=hashing")
     with ServedSimulator((*_REPLIES, "--time-scale", "0.01"), work / "server.log") as server:
-        line = ["train", *_WORLD, *small, "--ollama-host", server.host, "--run-dir", str(work / "policy")]
+        line = [
+            "train",
+            *_WORLD,
+            *small,
+            "--ollama-host",
+            server.host,
+            "--run-dir",
+            str(work / "policy"),
+        ]
         subprocess.run([sys.executable, "-m", "mutagym", *line], check=True, stdout=sys.stderr)  # noqa: S603
 
 

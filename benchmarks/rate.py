@@ -40,7 +40,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
     seconds = 3.0 if quick else 30.0
     rows = [measure(name, seconds, PER_MINUTE) for name in FAULTS]
     shares = [
-        (f"requests, faults {row['faults']}, of what is allowed", row["of what is allowed"]) for row in rows
+        (f"requests, faults {row['faults']}, of what is allowed", row["of what is allowed"])
+        for row in rows
     ]
     yield Section(
         title=f"Rate limit: {PER_MINUTE:.0f} requests a minute",
@@ -58,14 +59,18 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
 
 
-def measure(faults: str, seconds: float, per_minute: float, time_scale: float = 1.0) -> dict[str, Any]:
+def measure(
+    faults: str, seconds: float, per_minute: float, time_scale: float = 1.0
+) -> dict[str, Any]:
     """One row: the requests that the server counted, and the calls that came back without a reply."""
     over = threading.Event()
     with EmbeddedServer(replace(_SETTINGS, time_scale=time_scale)) as server:
         server.set_faults(FAULTS[faults])
         began_s = time.monotonic()
         with (
-            Dispatcher([server.host], attempts=_ATTEMPTS, rate_limit_per_minute=per_minute) as dispatcher,
+            Dispatcher(
+                [server.host], attempts=_ATTEMPTS, rate_limit_per_minute=per_minute
+            ) as dispatcher,
             ThreadPoolExecutor(_THREADS) as threads,
         ):
             lost = [threads.submit(_keep_asking, dispatcher, k, over) for k in range(_THREADS)]

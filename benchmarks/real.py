@@ -92,13 +92,17 @@ SURE = 0.05
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The queries, which are the user's: mutagym brings no set of this kind."""
-    parser.add_argument("--queries", required=True, help="a file of queries, such as XSTest's prompts")
+    parser.add_argument(
+        "--queries", required=True, help="a file of queries, such as XSTest's prompts"
+    )
     parser.add_argument("--where", action="append", default=[], help="keep rows with column=value")
     names = [target.name for target in TARGETS]
     parser.add_argument("--target", choices=names, help="only its policies, and no whole runs")
 
 
-def sections(*, quick: bool, queries: str, where: Sequence[str], target: str | None) -> Iterator[Section]:
+def sections(
+    *, quick: bool, queries: str, where: Sequence[str], target: str | None
+) -> Iterator[Section]:
     """Train and evaluate under each system prompt."""
     plan = QUICK if quick else Plan()
     if target is not None:
@@ -125,7 +129,9 @@ def _of_policies(plan: Plan, queries: str, where: Sequence[str]) -> Iterator[Sec
         reports = {steps: read_json(folder / "report.json") for steps, folder in played.items()}
         yield _rates(plan, target, reports, with_hindsight(results[plan.steps[-1]]))
         yield gains(target, results)
-    yield adopted(plan, [step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
+    yield adopted(
+        plan, [step for folder in folders for step in read_lines(folder / "transitions.jsonl")]
+    )
 
 
 def play(plan: Plan, target: Target, queries: Sequence[str]) -> dict[int, Path]:
@@ -142,7 +148,9 @@ def play(plan: Plan, target: Target, queries: Sequence[str]) -> dict[int, Path]:
         run = plan.work / f"{target.name}-{algorithm}"
         training = {**settings, **TRAINING, "--algorithm": algorithm, "--cache": f"{run}-cache"}
         stages = {steps: steps for steps in plan.steps}
-        for steps, policy in zip(stages, train_in_stages(run, stages, training, *queries), strict=True):
+        for steps, policy in zip(
+            stages, train_in_stages(run, stages, training, *queries), strict=True
+        ):
             trained[steps].append(policy)
     played = {steps: plan.work / f"{target.name}-eval-{steps}" for steps in plan.steps}
     for steps, folder in played.items():
@@ -152,7 +160,10 @@ def play(plan: Plan, target: Target, queries: Sequence[str]) -> dict[int, Path]:
             evaluation["--episodes"] = plan.episodes
         policies = [*trained[steps], *FITTED]
         if steps == plan.steps[-1]:
-            policies += [*(f"fixed:{mutator}" for mutator in DEFAULT_MUTATORS if mutator != "noop"), "random"]
+            policies += [
+                *(f"fixed:{mutator}" for mutator in DEFAULT_MUTATORS if mutator != "noop"),
+                "random",
+            ]
         more = [f"--policy={policy}" for policy in policies]
         finish("eval", folder / "report.json", evaluation, *queries, *more, "--save-transitions")
     return played
@@ -172,7 +183,10 @@ def with_hindsight(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _rates(
-    plan: Plan, target: Target, reports: Mapping[int, Mapping[str, Any]], hindsight: Mapping[str, float]
+    plan: Plan,
+    target: Target,
+    reports: Mapping[int, Mapping[str, Any]],
+    hindsight: Mapping[str, float],
 ) -> Section:
     last = plan.steps[-1]
     rows = [
@@ -236,7 +250,12 @@ def gains(target: Target, results: Mapping[int, Mapping[str, Any]]) -> Section:
         results: by the target calls that policies had, the results.json of their evaluation.
     """
     successes = {steps: _successes(each) for steps, each in results.items()}
-    pairs = [(steps, algorithm, other) for steps in results for algorithm in ALGORITHMS for other in AGAINST]
+    pairs = [
+        (steps, algorithm, other)
+        for steps in results
+        for algorithm in ALGORITHMS
+        for other in AGAINST
+    ]
     found = [
         compare(successes[steps][_trained(target, algorithm, steps)], successes[steps][other])
         for steps, algorithm, other in pairs
@@ -289,7 +308,9 @@ def _verdict(found: Comparison, p_value: float) -> str:
 
 def adopted(plan: Plan, steps: Sequence[Mapping[str, Any]]) -> Section:
     """Of the rewordings of all policies: those that were adopted, by mutator."""
-    seen = {(step["original_query"], step["mutator"], step["mutated_query"]): step for step in steps}
+    seen = {
+        (step["original_query"], step["mutator"], step["mutated_query"]): step for step in steps
+    }
     fates = [
         Fate(mutator=mutator, query=query, reason=_reason(step))
         for (query, mutator, _), step in seen.items()

@@ -55,7 +55,16 @@ def sections(*, quick: bool) -> Iterator[Section]:
     steps = 512 if quick else STEPS
     with tempfile.TemporaryDirectory() as folder:
         trained, page = Path(folder) / "run", Path(folder) / "report.html"
-        train = ("--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing", "--slots", "16")
+        train = (
+            "--ollama-host",
+            "embedded",
+            "--time-scale",
+            "0",
+            "--encoder",
+            "hashing",
+            "--slots",
+            "16",
+        )
         _do("train", *train, "--num-env-steps", str(steps), "--run-dir", str(trained))
         began_s = time.perf_counter()
         _do("report", str(trained), "-o", str(page))

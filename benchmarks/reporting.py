@@ -42,7 +42,11 @@ class Check(NamedTuple):
     @property
     def met(self) -> bool:
         """Whether it keeps its bound."""
-        return self.measured >= self.target if self.sense == "at least" else self.measured <= self.target
+        return (
+            self.measured >= self.target
+            if self.sense == "at least"
+            else self.measured <= self.target
+        )
 
 
 def at_least(what: str, target: float, measured: float) -> Check:
@@ -124,7 +128,9 @@ def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=summary)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help="small and fast, to try it out")
-    mode.add_argument("--write", action="store_true", help=f"write the sections into docs/{document}, too")
+    mode.add_argument(
+        "--write", action="store_true", help=f"write the sections into docs/{document}, too"
+    )
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     given = vars(parser.parse_args(argv))

@@ -50,7 +50,11 @@ SLOTS = 8
 TRAINING_LANES = 32
 SEEDS, SEED_LANES = 3, 16
 _LOOK_S = 0.1
-LANES_OF_16: Mapping[str, object] = {"--num-processes": 16, "--slots": SLOTS, "--reply-tokens": LOGNORMAL}
+LANES_OF_16: Mapping[str, object] = {
+    "--num-processes": 16,
+    "--slots": SLOTS,
+    "--reply-tokens": LOGNORMAL,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,11 @@ def time_schedules(scale: Scale) -> Section:
     checks = [
         at_least("steps/s of lanes over sequential", 7.0, _median(rows, "lanes", "speedup")),
         *(
-            at_least(f"steps/s of lanes over {schedule}, median over seeds", times, _ratio(rows, schedule))
+            at_least(
+                f"steps/s of lanes over {schedule}, median over seeds",
+                times,
+                _ratio(rows, schedule),
+            )
             for schedule, times in BARRIERS.items()
         ),
         at_least("slots busy under lanes", 0.90, _median(rows, "lanes", "slot_utilisation")),
@@ -146,7 +154,11 @@ def time_judge(scale: Scale) -> Section:
             for judge, rows in ((False, without), (True, judged))
             for row, shown in zip(rows, _shown(rows, speedup=False), strict=True)
         ],
-        checks=[at_most("slots busy, difference with and without a judge", 0.02, abs(busy_judged - busy))],
+        checks=[
+            at_most(
+                "slots busy, difference with and without a judge", 0.02, abs(busy_judged - busy)
+            )
+        ],
     )
 
 
@@ -166,8 +178,12 @@ def time_sweep(scale: Scale) -> Section:
     full = [pace[n] for n in SWEEP if n >= SLOTS]
     flat = min(after / max(full[: k + 1]) for k, after in enumerate(full))
     checks = [
-        at_least("steps/s, share of n times that of one lane, while there are slots for n", 0.95, growing),
-        at_least("steps/s with more lanes, share of the best with fewer, from there on", 0.95, flat),
+        at_least(
+            "steps/s, share of n times that of one lane, while there are slots for n", 0.95, growing
+        ),
+        at_least(
+            "steps/s with more lanes, share of the best with fewer, from there on", 0.95, flat
+        ),
     ]
     if rows[0]["memory_mib"] is not None:
         more_mib = rows[-1]["memory_mib"] - rows[0]["memory_mib"]
@@ -214,7 +230,9 @@ def time_seeds(scale: Scale) -> Section:
         rows=[alone, together],
         checks=[
             at_least(
-                f"slots busy under {SEEDS} seeds, until the first is done", 0.99, together["busy, first"]
+                f"slots busy under {SEEDS} seeds, until the first is done",
+                0.99,
+                together["busy, first"],
             ),
         ],
     )
@@ -321,7 +339,9 @@ def _bench(scale: Scale, flags: Mapping[str, object], *more: str) -> list[dict[s
     """The rows of one `mutagym bench`, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        run_mutagym("bench", {**scale.flags(flags), "--ollama-host": EMBEDDED, "--json": path}, *more)
+        run_mutagym(
+            "bench", {**scale.flags(flags), "--ollama-host": EMBEDDED, "--json": path}, *more
+        )
         rows: list[dict[str, Any]] = read_json(path)
     return rows
 

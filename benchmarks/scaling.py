@@ -47,7 +47,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
             "Threads and open files are the most that were seen; memory is what came to it from before the "
             "lanes were made to the end, in a process of its own that ran two lanes before."
         ),
-        rows=[_alone(by_lanes, lanes, 1 if quick else 3) for lanes in (SIZES[:1] if quick else SIZES)],
+        rows=[
+            _alone(by_lanes, lanes, 1 if quick else 3) for lanes in (SIZES[:1] if quick else SIZES)
+        ],
     )
     yield Section(
         title="A choice among servers",
@@ -59,7 +61,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
 
 
-def _alone(measure: Callable[[int, int], dict[str, Any]], lanes: int, num_steps: int) -> dict[str, Any]:
+def _alone(
+    measure: Callable[[int, int], dict[str, Any]], lanes: int, num_steps: int
+) -> dict[str, Any]:
     """A row that a process of its own measures, once it has run two lanes."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(measure, 2, 2).result()
@@ -71,7 +75,9 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
     settings = Settings(slots=lanes // 2, reply_tokens="50", time_scale=lanes / 50)
     with (
         EmbeddedServer(settings) as server,
-        Dispatcher([server.host], max_in_flight=lanes // 2 + 2, memory_bytes=0, timeout_s=600) as dispatcher,
+        Dispatcher(
+            [server.host], max_in_flight=lanes // 2 + 2, memory_bytes=0, timeout_s=600
+        ) as dispatcher,
     ):
         roles = Roles(target=MODEL, mutator=MODEL, judge=None)
         lane = LaneConfig(roles=roles, queries=load_queries(None), mission=TimedMission())
@@ -96,7 +102,9 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
 
 def by_servers(count: int) -> dict[str, Any]:
     """A row for a choice among so many servers."""
-    clients = [open_client(f"http://127.0.0.1:{port}", timeout_s=1.0) for port in range(1, count + 1)]
+    clients = [
+        open_client(f"http://127.0.0.1:{port}", timeout_s=1.0) for port in range(1, count + 1)
+    ]
     servers = Servers(clients, max_in_flight=SLOTS, max_outage_s=None)
     never = threading.Event()
     times = max(10, 10_000 // count)

@@ -72,7 +72,9 @@ def serving(
     scale: Scale, slots: int, reply_tokens: str, seed: int = 0
 ) -> Iterator[tuple[EmbeddedServer, Dispatcher]]:
     """A simulator, and a dispatcher that knows its slots, with its connections open."""
-    settings = Settings(slots=slots, reply_tokens=reply_tokens, time_scale=scale.time_scale, seed=seed)
+    settings = Settings(
+        slots=slots, reply_tokens=reply_tokens, time_scale=scale.time_scale, seed=seed
+    )
     with (
         EmbeddedServer(settings) as server,
         Dispatcher([server.host], max_in_flight=slots, memory_bytes=0) as dispatcher,
@@ -176,7 +178,9 @@ def _candidates(scale: Scale, tokens: str, shown: str) -> dict[str, Any]:
             began_s = time.perf_counter()
             alone = generate_candidates(watched, "What is 17 times 6?", prompts, model=MODEL)
             between_s = time.perf_counter()
-            together = generate_candidates_parallel(dispatcher, "What is 17 times 6?", prompts, model=MODEL)
+            together = generate_candidates_parallel(
+                dispatcher, "What is 17 times 6?", prompts, model=MODEL
+            )
             ended_s = time.perf_counter()
         sequential_s, parallel_s = between_s - began_s, ended_s - between_s
         runs.append(
@@ -208,7 +212,9 @@ def time_critic(scale: Scale) -> Section:
         rows=rows,
         checks=[
             *(
-                at_least(f"largest batch, {workers} at once, of the most", 0.93, each["of the most"])
+                at_least(
+                    f"largest batch, {workers} at once, of the most", 0.93, each["of the most"]
+                )
                 for workers, each in largest.items()
                 if workers > 1
             ),
@@ -221,7 +227,11 @@ def _critic(scale: Scale, batch: int) -> list[dict[str, Any]]:
     """A row for each number of workers."""
     problems = bundled_task().problems
     items = [
-        (f"Answer in the manner of guide {k}.", problems[k % len(problems)].question, f"Answer: {k}")
+        (
+            f"Answer in the manner of guide {k}.",
+            problems[k % len(problems)].question,
+            f"Answer: {k}",
+        )
         for k in range(batch)
     ]
     runs = []

@@ -70,7 +70,9 @@ class Callers:
 
     def _call(self) -> None:
         while not self._over.is_set():
-            call = Call(model=MODEL, prompt=f"question {next(self._numbers)}", options={"temperature": 0})
+            call = Call(
+                model=MODEL, prompt=f"question {next(self._numbers)}", options={"temperature": 0}
+            )
             if self.dispatcher.generate(call).error is None:
                 self.answered_s.append(time.monotonic())
             elif not self._over.is_set():
@@ -94,7 +96,10 @@ def servers(slots: Sequence[int], *, last_slower: float = 1.0) -> Iterator[list[
 def calling(groups: Sequence[Sequence[EmbeddedServer]]) -> Iterator[list[Callers]]:
     """Within `with`: each group of servers has callers of its own."""
     callers = [
-        Callers([server.host for server in group], _SPARE * sum(server.settings.slots for server in group))
+        Callers(
+            [server.host for server in group],
+            _SPARE * sum(server.settings.slots for server in group),
+        )
         for group in groups
     ]
     try:
@@ -122,8 +127,12 @@ def time_slow_host(seconds: float) -> Section:
         (together,) = rates([hosts], seconds)
     share = together / sum(alone)
     names = ("first", "second", f"third, {SLOWER:g} times slower")
-    rows = [{"host": name, "calls/s": round(rate, 2)} for name, rate in zip(names, alone, strict=True)]
-    rows.append({"host": "all three", "calls/s": round(together, 2), "of their sum": round(share, 3)})
+    rows = [
+        {"host": name, "calls/s": round(rate, 2)} for name, rate in zip(names, alone, strict=True)
+    ]
+    rows.append(
+        {"host": "all three", "calls/s": round(together, 2), "of their sum": round(share, 3)}
+    )
     return Section(
         title="Three hosts, one of them slow",
         about=f"Simulated, {SLOTS} slots each; windows of {seconds:g} s.",

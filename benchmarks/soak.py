@@ -51,8 +51,24 @@ DISTURBED = 0.6
 GROWTH = 1.05
 """How many times as much memory as in the second quarter of the undisturbed steps may be held in the last."""
 _LOOK_S = 0.5
-_WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
-_SHAPE = ("--num-processes", "16", "--num-steps", "8", "--encoder", "hashing:32", "--ppo-epoch", "2")
+_WORLD = (
+    "--target-model",
+    "sim-target",
+    "--mutator-model",
+    "sim-mutator",
+    "--intent-threshold",
+    "0.1",
+)
+_SHAPE = (
+    "--num-processes",
+    "16",
+    "--num-steps",
+    "8",
+    "--encoder",
+    "hashing:32",
+    "--ppo-epoch",
+    "2",
+)
 _PATIENCE = ("--call-timeout-s", "5", "--call-attempts", "8")
 _SERVER = ("--slots", "8", "--reply-tokens", "lognormal:mean=40,sigma=0.8")
 
@@ -75,8 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.soak", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--minutes", type=float, default=20.0, help="how long it may take [20]")
-    parser.add_argument("--kills", type=int, default=20, help="of the trainer, and of the server [20]")
-    parser.add_argument("--work", type=Path, default=Path("runs/soak"), help="a new folder for the runs")
+    parser.add_argument(
+        "--kills", type=int, default=20, help="of the trainer, and of the server [20]"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/soak"), help="a new folder for the runs"
+    )
     given = parser.parse_args(argv)
     given.work.mkdir(parents=True)
     steps = int(given.minutes * STEPS_A_MINUTE)
@@ -164,7 +184,9 @@ def _told(work: Path, story: Story, struck_s: float, minutes: float) -> int:
     for place, who in enumerate(("trainer", "server"), start=1):
         ends = [(steps - 3 * quarter, steps - 2 * quarter), (steps - quarter, steps)]
         grew[who] = [
-            median([row[place] for row in story.memory if low <= row[0] < high and row[place]] or [0])
+            median(
+                [row[place] for row in story.memory if low <= row[0] < high and row[place]] or [0]
+            )
             for low, high in ends
         ]
     names = ("weights_sha256", "transitions_sha256")

@@ -71,10 +71,18 @@ def measure(
     with EmbeddedServer(settings) as server:
         measured = [_parts(server, lanes, encoder, num_steps, seed) for seed in range(runs)]
     medians = {key: round(median(each[key] for each in measured), 3) for key in measured[0]}
-    return {"lanes": lanes, "slots": slots, "encoder": encoder, "steps": lanes * num_steps, **medians}
+    return {
+        "lanes": lanes,
+        "slots": slots,
+        "encoder": encoder,
+        "steps": lanes * num_steps,
+        **medians,
+    }
 
 
-def _parts(server: EmbeddedServer, lanes: int, name: str, num_steps: int, seed: int) -> dict[str, float]:
+def _parts(
+    server: EmbeddedServer, lanes: int, name: str, num_steps: int, seed: int
+) -> dict[str, float]:
     """One run's parts, in milliseconds a step."""
     cpu = _roll(server, lanes, name, num_steps, seed)
     client, encoder = _Timed(OllamaClient, "generate"), _Timed(ENCODERS[name], "encode")
@@ -82,7 +90,9 @@ def _parts(server: EmbeddedServer, lanes: int, name: str, num_steps: int, seed: 
     encoding_s = sum(encoder.spent_s) if name == "hashing" else encoder.again_s()
     client.replays = encoder.replays = True
     warm = _roll(server, lanes, name, num_steps, seed, client, encoder)
-    http, encoding = (1000 * spent_s / (lanes * num_steps) for spent_s in (sum(client.spent_s), encoding_s))
+    http, encoding = (
+        1000 * spent_s / (lanes * num_steps) for spent_s in (sum(client.spent_s), encoding_s)
+    )
     return {
         "CPU ms a step": cpu,
         "of it HTTP": http,
@@ -145,7 +155,9 @@ class _Timed:
     def _call(self, owner: object, argument: object, given: Any, named: Any) -> Any:  # noqa: ANN401 - the method's
         """The result of the method, which its first argument decides."""
         known = self._results.get(repr(argument))
-        if self.replays and known is not None:  # which texts are new in a call depends on the others
+        if (
+            self.replays and known is not None
+        ):  # which texts are new in a call depends on the others
             return known
         began_s = time.thread_time()
         result = self._method(owner, *given, **named)

@@ -67,7 +67,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
         ),
         rows=rows,
         checks=[
-            at_least("sequential's seconds over those of lanes", 3, took["sequential"] / took["lanes"]),
+            at_least(
+                "sequential's seconds over those of lanes", 3, took["sequential"] / took["lanes"]
+            ),
             at_least("phased's seconds over those of lanes", 1.2, took["phased"] / took["lanes"]),
         ],
     )
@@ -80,9 +82,23 @@ def rollout(folder: Path, schedule: str, steps: int) -> Path:
         RuntimeError: the run failed.
     """
     server = ("--ollama-host", "embedded", "--slots", f"{SLOTS}", "--time-scale", "1")
-    models = ("--target-model", "sim-model", "--mutator-model", "sim-model", "--reply-tokens", REPLY_TOKENS)
+    models = (
+        "--target-model",
+        "sim-model",
+        "--mutator-model",
+        "sim-model",
+        "--reply-tokens",
+        REPLY_TOKENS,
+    )
     mission = ("--encoder", "hashing", "--mutators", ",".join(model_mutators()))
-    shape = ("--num-processes", f"{LANES}", "--num-steps", f"{steps}", "--num-env-steps", f"{LANES * steps}")
+    shape = (
+        "--num-processes",
+        f"{LANES}",
+        "--num-steps",
+        f"{steps}",
+        "--num-env-steps",
+        f"{LANES * steps}",
+    )
     learning = ("--ppo-epoch", "1", "--num-mini-batch", "1")
     with redirect_stdout(sys.stderr):
         code = execute(
@@ -117,7 +133,9 @@ def in_slots(calls: Sequence[Served]) -> list[list[Served]]:
     rows: list[list[Served]] = []
     for call in calls:
         rows.sort(key=lambda each: each[-1].end_s)
-        place = bisect.bisect_right(rows, call.start_s + _NO_LOSS_S, key=lambda each: each[-1].end_s)
+        place = bisect.bisect_right(
+            rows, call.start_s + _NO_LOSS_S, key=lambda each: each[-1].end_s
+        )
         if place:
             rows[place - 1].append(call)
         else:
@@ -143,7 +161,10 @@ def draw(path: Path, served: Mapping[str, Sequence[Served]]) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "mutagym", "svg.fonttype": "none"}  # the same figure, the same file
+    mpl.rcParams |= {
+        "svg.hashsalt": "mutagym",
+        "svg.fonttype": "none",
+    }  # the same figure, the same file
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -154,10 +175,14 @@ def draw(path: Path, served: Mapping[str, Sequence[Served]]) -> None:
         for slot, row_of_calls in enumerate(in_slots(calls), start=1):
             for what, colour in _COLOURS.items():
                 spans = [(c.start_s, c.end_s - c.start_s) for c in row_of_calls if c.what == what]
-                axes.broken_barh(spans, (slot - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.4)
+                axes.broken_barh(
+                    spans, (slot - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.4
+                )
         took_s = max(call.end_s for call in calls)
         axes.set_title(f"{schedule}: {took_s:.1f} s", loc="left", fontsize=10)
-        axes.set(xlim=(0, shown_s), ylim=(SLOTS + 0.6, 0.4), yticks=range(1, SLOTS + 1), ylabel="slot")
+        axes.set(
+            xlim=(0, shown_s), ylim=(SLOTS + 0.6, 0.4), yticks=range(1, SLOTS + 1), ylabel="slot"
+        )
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("seconds (simulated server)")
     legend = [Patch(color=colour, label=what) for what, colour in _COLOURS.items()]

@@ -91,7 +91,9 @@ class World:
 
 WORLDS = (
     World(title="no gain", name="no_gain", mutators=("context", "role", "simple")),
-    World(title="ten points", name="ten_points", mutators=("mostly_context", "mostly_role", "either")),
+    World(
+        title="ten points", name="ten_points", mutators=("mostly_context", "mostly_role", "either")
+    ),
 )
 
 
@@ -123,7 +125,9 @@ def draw_queries(seed: int, count: int = QUERIES) -> list[str]:
 
 def computed(world: World) -> dict[str, float]:
     """The shares of questions that the best policy and the best fixed mutator get answered."""
-    game = Game(world=load_world(world.file), mutators=load_mutators(world.names), max_steps=MAX_STEPS)
+    game = Game(
+        world=load_world(world.file), mutators=load_mutators(world.names), max_steps=MAX_STEPS
+    )
     by_kind = []
     for kind in (COMPUTERS, HOUSEHOLD):
         words = {slot: choices.split("|") for slot, choices in kind.items()}
@@ -134,7 +138,9 @@ def computed(world: World) -> dict[str, float]:
     def share(*values: float) -> float:
         return (1 - HOUSE) * values[0] + HOUSE * values[1]
 
-    fixed = [share(*(kind["fixed"][name]["success"] for kind in by_kind)) for name in world.mutators]
+    fixed = [
+        share(*(kind["fixed"][name]["success"] for kind in by_kind)) for name in world.mutators
+    ]
     return {"best": share(*(kind["best"]["success"] for kind in by_kind)), "best_fixed": max(fixed)}
 
 
@@ -162,7 +168,11 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
                 "--cache": work / f"cache-{world.name}",
                 "--json": Path(folder) / "summary.json",
             }
-            line = ["train", "--until-sure", *(str(each) for pair in flags.items() for each in pair)]
+            line = [
+                "train",
+                "--until-sure",
+                *(str(each) for pair in flags.items() for each in pair),
+            ]
             said = io.StringIO()
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 status = execute(line)
@@ -194,7 +204,9 @@ def _trainings(work: Path, runs: int) -> Section:
         if world is WORLDS[0]:
             checks.append(at_most("no gain: share of trainings that claim one", MOST_FALSE, share))
         else:
-            checks.append(at_least("ten points: share of trainings that find a gain", LEAST_FOUND, share))
+            checks.append(
+                at_least("ten points: share of trainings that find a gain", LEAST_FOUND, share)
+            )
     kept = round(KEPT * QUERIES)
     return Section(
         title="Trainings with --until-sure",
@@ -265,7 +277,9 @@ def _many_looks(runs: int) -> Section:
         ),
         rows=rows,
         checks=[
-            at_most(f"{row['no gain']}: share of runs that claim a gain", MOST_FALSE, row["claimed"])
+            at_most(
+                f"{row['no gain']}: share of runs that claim a gain", MOST_FALSE, row["claimed"]
+            )
             for row in rows[:2]
         ],
     )
@@ -292,7 +306,9 @@ def _beaten(chance: np.random.Generator) -> tuple[bool, bool]:
     rates = (0.8, 0.6, 0.6, 0.6)
     fixed = dict(zip("abcd", _drawn(chance, rates), strict=True))
     policies = _drawn(chance, rates[:1])
-    tried = chance.binomial(TRIALS, rates) + chance.random(len(rates)) / 2  # chance decides between equals
+    tried = (
+        chance.binomial(TRIALS, rates) + chance.random(len(rates)) / 2
+    )  # chance decides between equals
     rival = "abcd"[int(tried.argmax())]
     return _claims(policies, fixed), _claims(policies, {rival: fixed[rival]})
 

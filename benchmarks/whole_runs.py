@@ -87,7 +87,9 @@ def _whole_runs(plan: Plan) -> Section:
         if name == REAL:
             replies = plan.work / f"{number}-use-batching" / REPLIES
             again = {
-                calls: timed(plan.work / f"{number}-plain-{calls}", replay, requests_of(replies), calls)
+                calls: timed(
+                    plan.work / f"{number}-plain-{calls}", replay, requests_of(replies), calls
+                )
                 for calls in (1, IN_FLIGHT)
             }
             row |= {"plain client, 1 s": again[1], f"plain client, {IN_FLIGHT} s": again[IN_FLIGHT]}
@@ -146,7 +148,9 @@ def _train(folder: Path, flags: Mapping[str, object], way: str) -> None:
 def requests_of(replies: Path) -> list[Call]:
     """The calls of a run, in the order of their replies; what it knew already is left out."""
     with closing(sqlite3.connect(replies)) as log:
-        rows = log.execute("SELECT model, request FROM replies WHERE attempts > 0 ORDER BY at_s").fetchall()
+        rows = log.execute(
+            "SELECT model, request FROM replies WHERE attempts > 0 ORDER BY at_s"
+        ).fetchall()
     calls = []
     for model, request in rows:
         fields = json.loads(request)

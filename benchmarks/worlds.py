@@ -73,7 +73,8 @@ def measure(world: World, sides: Sequence[Sequence[Query]]) -> dict[str, Any]:
     """
     mutators = load_mutators(DEFAULT_MUTATORS)
     refused = [
-        [query for query in side if world.decide(world.read(query.text)) != "answered"] for side in sides
+        [query for query in side if world.decide(world.read(query.text)) != "answered"]
+        for side in sides
     ]
     table = [
         np.array([[answered(world, each, query.text) for each in mutators] for query in side])
@@ -103,7 +104,9 @@ def _linear(texts: Sequence[str], gains: Array, is_harmful: NDArray[np.int64]) -
     """The mutator with the highest predicted gain for each query; ties go to the first."""
     chosen = np.zeros(len(texts), dtype=np.int64)
     weights = np.where(is_harmful, 1 / is_harmful.sum(), 1 / (1 - is_harmful).sum()) * len(texts)
-    for train, held_out in StratifiedKFold(5, shuffle=True, random_state=0).split(texts, is_harmful):
+    for train, held_out in StratifiedKFold(5, shuffle=True, random_state=0).split(
+        texts, is_harmful
+    ):
         words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
         rows = words.fit_transform([texts[place] for place in train])
         model = Ridge(alpha=0.3).fit(rows, gains[train], sample_weight=weights[train])

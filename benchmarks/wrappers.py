@@ -159,7 +159,13 @@ def cases_for(step_s: float, steps: int) -> list[Case]:
             steps=few,
         ),
         Case(name="has step_batch", make_policy=Remembers, wrappers=["batch"], steps=steps),
-        Case(name="has a torch network", make_policy=Networked, wrappers=["torch"], episodes=8, steps=steps),
+        Case(
+            name="has a torch network",
+            make_policy=Networked,
+            wrappers=["torch"],
+            episodes=8,
+            steps=steps,
+        ),
     ]
 
 
@@ -177,7 +183,8 @@ def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
         for stepper in steppers.values():
             _step_s(case, stepper, agents)  # warms it up
         taken = [
-            {name: _step_s(case, stepper, agents) for name, stepper in steppers.items()} for _ in range(runs)
+            {name: _step_s(case, stepper, agents) for name, stepper in steppers.items()}
+            for _ in range(runs)
         ]
     return [
         {

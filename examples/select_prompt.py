@@ -29,7 +29,9 @@ def main(problems: int = 100) -> None:
         selector = make_selector("arm_elimination", choices, datapoints, evaluate, delta=0.05)
         results = selector.select_best(parallel=True, max_concurrent=8)
     print(f"{results.best.combination}: {results.best.score:.2f}")
-    print(f"{results.evaluations} evaluations, {results.savings:.0%} fewer than all; {results.claim}")
+    print(
+        f"{results.evaluations} evaluations, {results.savings:.0%} fewer than all; {results.claim}"
+    )
 
 
 if __name__ == "__main__":

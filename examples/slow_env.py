@@ -33,10 +33,14 @@ def main(total_steps: int = 8192, num_lanes: int = 16, mean_s: float = 0.02) -> 
         for _ in range(num_lanes)
     ]
     begin_s = time.perf_counter()
-    model = LanePPO("MlpPolicy", lanes, n_steps=32, batch_size=64, seed=0, verbose=1).learn(total_steps)
+    model = LanePPO("MlpPolicy", lanes, n_steps=32, batch_size=64, seed=0, verbose=1).learn(
+        total_steps
+    )
     took_s = time.perf_counter() - begin_s
     slept_s = model.num_timesteps * mean_s
-    print(f"{model.num_timesteps} steps of {mean_s:g} s each, {slept_s:.0f} s in all, took {took_s:.0f} s")
+    print(
+        f"{model.num_timesteps} steps of {mean_s:g} s each, {slept_s:.0f} s in all, took {took_s:.0f} s"
+    )
 
 
 if __name__ == "__main__":

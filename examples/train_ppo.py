@@ -15,7 +15,9 @@ def main(total_steps: int = 4096, num_lanes: int = 16) -> None:
     with EmbeddedServer(Settings(slots=8, time_scale=0.0)) as server:
         lanes = [
             gymnasium.wrappers.RecordEpisodeStatistics(
-                gymnasium.make(ENV_ID, hosts=server.host, target_model="sim-model", encoder="hashing")
+                gymnasium.make(
+                    ENV_ID, hosts=server.host, target_model="sim-model", encoder="hashing"
+                )
             )
             for _ in range(num_lanes)
         ]

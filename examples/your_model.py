@@ -34,7 +34,9 @@ def main(host: str, model: str, *more: str, steps: int = 1024, episodes: int = 2
     server = ["--ollama-host", host, "--target-model", model, "--num-predict", "128"]
     learning = ["--algorithm", "auto", "--num-env-steps", str(steps), "--run-dir", run]
     trained = execute(["train", *server, *learning, *more])
-    return trained or execute(["eval", "-p", run, "--ollama-host", host, "--episodes", str(episodes)])
+    return trained or execute(
+        ["eval", "-p", run, "--ollama-host", host, "--episodes", str(episodes)]
+    )
 
 
 if __name__ == "__main__":

@@ -86,5 +86,8 @@ def trained_run(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFact
         "--ppo-epoch",
         "4",
     )
-    assert execute(("train", *server, *shape, "--intent-threshold", "0.1", "--run-dir", str(folder))) == 0
+    assert (
+        execute(("train", *server, *shape, "--intent-threshold", "0.1", "--run-dir", str(folder)))
+        == 0
+    )
     return folder

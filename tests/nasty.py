@@ -28,7 +28,11 @@ ALL = " ".join(NASTY)
 
 def harmful(text: str) -> list[str]:
     """The characters that no output may hold: all that do not show, but newlines."""
-    return [ascii(c) for c in text if not (c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs")]
+    return [
+        ascii(c)
+        for c in text
+        if not (c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs")
+    ]
 
 
 def nasty_server(*, fails: bool = False) -> ScriptedServer:
@@ -48,8 +52,18 @@ def nasty_server(*, fails: bool = False) -> ScriptedServer:
         if "input" in body:
             inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
             return 200, {"model": "m", "embeddings": [[1.0, 0.0] for _ in inputs]}
-        text = f"Sure, here you are: {ALL}\nAnd {ALL}" if not body.get("format") else json.dumps({ALL: ALL})
-        said = {**SAID, "response": text, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 9}
+        text = (
+            f"Sure, here you are: {ALL}\nAnd {ALL}"
+            if not body.get("format")
+            else json.dumps({ALL: ALL})
+        )
+        said = {
+            **SAID,
+            "response": text,
+            "done_reason": "stop",
+            "prompt_eval_count": 9,
+            "eval_count": 9,
+        }
         if "messages" in body:
             said["message"] = {"role": "assistant", "content": text}
         return 200, said

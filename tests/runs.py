@@ -63,7 +63,7 @@ def before_call(
     """
     method, numbers = getattr(owner, name), count(1)
 
-    def counted(self: object, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of any method
+    def counted(self: object, *args: Any, **options: Any) -> Any:
         if (not argument or argument in args[0]) and next(numbers) == number:
             do()
         return method(self, *args, **options)
@@ -73,7 +73,7 @@ def before_call(
         yield
 
 
-def at_line(number: int, do: Callable[[], object]) -> Any:  # noqa: ANN401 - a context manager
+def at_line(number: int, do: Callable[[], object]) -> Any:
     """Within `with`: something is done before a line of transitions.jsonl is written, from 1 on.
 
     The lines of several runs are counted together.
@@ -115,5 +115,6 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without the numbers in which two equal runs may differ."""
     timed = ("time/", "calls/")
     return [
-        {k: v for k, v in line.items() if not k.startswith(timed)} for line in lines(folder, "metrics.jsonl")
+        {k: v for k, v in line.items() if not k.startswith(timed)}
+        for line in lines(folder, "metrics.jsonl")
     ]

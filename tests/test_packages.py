@@ -67,7 +67,9 @@ def imported(tree: ast.Module, known: AbstractSet[str]) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} & known or {node.module}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & known or {
+                node.module
+            }
     return found & known
 
 
@@ -96,7 +98,9 @@ def test_no_imports_of_our_rooms_form_a_circle() -> None:
     for name, tree in trees.items():
         if name not in DOORS:
             room = name.partition(".")[0]
-            arrows[room] |= {target.partition(".")[0] for target in imported(tree, trees.keys())} - {room}
+            arrows[room] |= {
+                target.partition(".")[0] for target in imported(tree, trees.keys())
+            } - {room}
     assert circle(arrows) == []
 
 
@@ -104,14 +108,20 @@ def test_no_imports_of_our_modules_form_a_circle() -> None:
     """Imports at the top of a file or in a function; those for type checking alone load nothing."""
     trees = {name: without_type_checking(tree) for name, tree in modules().items()}
     arrows = {
-        name: imported(tree, trees.keys()) - {name} for name, tree in trees.items() if name not in DOORS
+        name: imported(tree, trees.keys()) - {name}
+        for name, tree in trees.items()
+        if name not in DOORS
     }
     assert circle(arrows | {door: set() for door in DOORS}) == []
 
 
 def without_type_checking(tree: ast.Module) -> ast.Module:
     """The module without its `if TYPE_CHECKING:` blocks."""
-    kept = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
+    kept = [
+        n
+        for n in tree.body
+        if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    ]
     return ast.Module(body=kept, type_ignores=[])
 
 

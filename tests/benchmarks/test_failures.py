@@ -28,7 +28,9 @@ def episode(steps: str, query: str = "q") -> list[dict[str, Any]]:
 EPISODES = [episode("s"), episode("rfs"), episode("rrfrrs"), episode("rrrrr"), episode("rffffffff")]
 
 
-def test_a_failed_step_that_did_not_happen_changes_nothing_and_an_episode_without_end_is_left_out() -> None:
+def test_a_failed_step_that_did_not_happen_changes_nothing_and_an_episode_without_end_is_left_out() -> (
+    None
+):
     assert did_not_happen(EPISODES) == {"q": [True, True, True, False]}
 
 

@@ -28,7 +28,9 @@ def test_some_rewordings_unlock_the_one_and_none_the_other(subject: str, labels:
     features = GUARDED.read(guard_queries(subject)[0])
     operators = GUARDED.file.mutator.operators.values()
     once = {reworded for operator in operators for _, reworded in operator.outcomes(features)}
-    twice = {after for before in once for operator in operators for _, after in operator.outcomes(before)}
+    twice = {
+        after for before in once for operator in operators for _, after in operator.outcomes(before)
+    }
     assert {GUARDED.decide(reworded) for reworded in once | twice} == labels
 
 

@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean  # type: ignore[import-untyped]
 
-from benchmarks.learning import Plan, bootstrap_interval, check_made_of, draw_curves, interquartile_mean
+from benchmarks.learning import (
+    Plan,
+    bootstrap_interval,
+    check_made_of,
+    draw_curves,
+    interquartile_mean,
+)
 
 SCORES = st.floats(-1, 1)
 
 
-@given(scores=st.integers(1, 6).flatmap(lambda quarter: arrays(float, 4 * quarter, elements=SCORES)))
+@given(
+    scores=st.integers(1, 6).flatmap(lambda quarter: arrays(float, 4 * quarter, elements=SCORES))
+)
 def test_with_a_multiple_of_four_runs_it_is_the_trimmed_mean(scores: np.ndarray) -> None:
     assert np.isclose(interquartile_mean(scores), trim_mean(scores, 0.25))
 
@@ -64,7 +72,9 @@ def test_a_budget_that_a_rollout_goes_far_beyond_is_left_out() -> None:
     assert plan.steps("auto") == {250: 256, 500: 512, 29_696: 3_008 + 53 * 512}
 
 
-def test_runs_of_the_same_code_and_plan_are_resumed_and_more_seeds_may_be_added(tmp_path: Path) -> None:
+def test_runs_of_the_same_code_and_plan_are_resumed_and_more_seeds_may_be_added(
+    tmp_path: Path,
+) -> None:
     plan = Plan(work=tmp_path / "learning")
     for seeds in (1, 5):
         check_made_of(replace(plan, seeds=seeds))

@@ -32,7 +32,9 @@ def test_the_parts_of_a_steps_cost_add_up(encoder: str) -> None:
     assert all(row[part] > 0 for part in parts[:2])
 
 
-def test_every_client_has_a_row_within_what_the_server_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_has_a_row_within_what_the_server_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(calls, "ROUNDS", 2)
     found = calls.measure(in_flight=(4,), runs=1)
     assert len({row["client"] for row in found}) == len(found) == 4
@@ -44,7 +46,9 @@ def test_every_client_has_a_row_within_what_the_server_allows(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("faults", list(rate.FAULTS))
-def test_no_window_from_the_first_call_on_holds_more_than_the_rate_limit_allows(faults: str) -> None:
+def test_no_window_from_the_first_call_on_holds_more_than_the_rate_limit_allows(
+    faults: str,
+) -> None:
     row = rate.measure(faults, seconds=0.8, per_minute=1200, time_scale=0.1)
     assert 0 < row["requests"] <= row["allowed"] + 1
     assert row["of what is allowed"] == row["requests"] / row["allowed"]
@@ -53,7 +57,9 @@ def test_no_window_from_the_first_call_on_holds_more_than_the_rate_limit_allows(
         assert row["of them repeated"] == 0
 
 
-def test_every_limit_has_a_row_beside_the_one_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_limit_has_a_row_beside_the_one_that_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "WARM_UP_S", 0.1)
     rows = limits.compare_limits(slots=2, seconds=0.3)
     assert [row["limit"] for row in rows] == [1, 2, 4, "auto"]

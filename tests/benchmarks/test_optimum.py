@@ -41,7 +41,10 @@ Choice = Callable[[int, Features], str]
 EPISODES = 120
 QUERIES = [query.text for query in load_queries(None)]
 SAMPLE = QUERIES[::60]
-PLAYED = [query if n % 2 else pytest.param(query, marks=pytest.mark.soak) for n, query in enumerate(SAMPLE)]
+PLAYED = [
+    query if n % 2 else pytest.param(query, marks=pytest.mark.soak)
+    for n, query in enumerate(SAMPLE)
+]
 GAME = Game(world=CAUTIOUS, mutators=load_mutators(DEFAULT_MUTATORS))
 NAMES = [mutator.name for mutator in GAME.mutators]
 WORDS = CAUTIOUS.file.mutator
@@ -90,7 +93,9 @@ MODELS = _World(
 
 def _play(query: str, choose: Choice, seed: int) -> float:
     """The return of one of the environment's episodes."""
-    rules = Rules(mutators=GAME.mutators, max_steps=GAME.max_steps, intent_threshold=INTENT_THRESHOLD)
+    rules = Rules(
+        mutators=GAME.mutators, max_steps=GAME.max_steps, intent_threshold=INTENT_THRESHOLD
+    )
     episode = Episode(rules=rules, original=query, seed=seed, number=0)
     begin_together([episode], MODELS)
     total = 0.0
@@ -112,14 +117,18 @@ def _agrees(returns: list[float], value: float) -> bool:
 @pytest.mark.parametrize("query", PLAYED)
 def test_playing_the_plan_earns_what_was_computed(query: str) -> None:
     solution = GAME.solve(query)
-    returns = [_play(query, lambda left, seen: solution.plan[left, seen], seed) for seed in range(EPISODES)]
+    returns = [
+        _play(query, lambda left, seen: solution.plan[left, seen], seed) for seed in range(EPISODES)
+    ]
     assert _agrees(returns, solution.best[0])
 
 
 @pytest.mark.parametrize("query", PLAYED)
 def test_playing_at_random_earns_what_was_computed(query: str) -> None:
     chance = random.Random(query)
-    returns = [_play(query, lambda _left, _seen: chance.choice(NAMES), seed) for seed in range(EPISODES)]
+    returns = [
+        _play(query, lambda _left, _seen: chance.choice(NAMES), seed) for seed in range(EPISODES)
+    ]
     assert _agrees(returns, GAME.solve(query).random[0])
 
 
@@ -136,7 +145,9 @@ def _table(query: str) -> _Table:
 @given(st.sampled_from(SAMPLE), st.integers(0, 2**32 - 1))
 def test_no_policy_is_better_than_the_best(query: str, seed: int) -> None:
     table = _table(query)
-    weights = np.random.default_rng(seed).dirichlet(np.full(len(NAMES), 0.1), size=len(table.states)).T
+    weights = (
+        np.random.default_rng(seed).dirichlet(np.full(len(NAMES), 0.1), size=len(table.states)).T
+    )
     assert _evaluate(GAME, table, weights)[0] <= GAME.solve(query).best[0] + 1e-12
 
 
@@ -147,7 +158,9 @@ def test_the_random_and_every_fixed_policy_are_no_better_than_the_best() -> None
 @pytest.mark.parametrize("every", [40, pytest.param(8, marks=pytest.mark.soak)])
 def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators(every: int) -> None:
     drawn = Game(world=load_world("drawn"), mutators=GAME.mutators)
-    first, second = (summarise([game.solve(query) for query in QUERIES[::every]]) for game in (GAME, drawn))
+    first, second = (
+        summarise([game.solve(query) for query in QUERIES[::every]]) for game in (GAME, drawn)
+    )
     assert first["best"]["success"] > 0.95
     assert 0.05 < first["answered_as_they_stand"] < 0.25
     assert 0.35 < first["best_fixed"]["success"] < 0.65
@@ -157,7 +170,8 @@ def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators(
     assert second["best_fixed"]["success"] < 0.45
     assert second["random"]["success"] < 0.5
     ranked = [
-        sorted(each["fixed"], key=lambda name: -each["fixed"][name]["return"]) for each in (first, second)
+        sorted(each["fixed"], key=lambda name: -each["fixed"][name]["return"])
+        for each in (first, second)
     ]
     assert not set(ranked[0][:3]) & set(ranked[1][:3])
 
@@ -205,12 +219,18 @@ def test_the_command_prints_a_table_and_writes_every_query(
     queries = tmp_path / "queries.txt"
     queries.write_text("How do I kill weeds?\nWhat is fraud?\n", encoding="utf-8")
     written = tmp_path / "optimum.json"
-    assert main(["--queries", str(queries), "--mutators", "noop,paraphrase", "--json", str(written)]) == 0
+    assert (
+        main(["--queries", str(queries), "--mutators", "noop,paraphrase", "--json", str(written)])
+        == 0
+    )
     label, heading, *_ = capsys.readouterr().out.splitlines()
     assert label.startswith("SIMULATED: ")
     assert heading == "2 queries, 0.0% answered as they stand"
     numbers = json.loads(written.read_text(encoding="utf-8"))
-    assert [row["query"] for row in numbers["queries"]] == ["How do I kill weeds?", "What is fraud?"]
+    assert [row["query"] for row in numbers["queries"]] == [
+        "How do I kill weeds?",
+        "What is fraud?",
+    ]
     assert set(numbers["summary"]["fixed"]) == {"noop", "paraphrase"}
 
 

@@ -48,7 +48,9 @@ def test_with_hindsight_a_query_counts_where_any_mutator_alone_succeeded() -> No
 
 
 def test_each_rewording_counts_once_and_by_the_reason_it_was_not_adopted_for() -> None:
-    def step(mutator: str, text: str, rejected: str = "", *, unscored: bool = False) -> dict[str, object]:
+    def step(
+        mutator: str, text: str, rejected: str = "", *, unscored: bool = False
+    ) -> dict[str, object]:
         return {
             "original_query": "q",
             "query_before": "q",
@@ -68,7 +70,11 @@ def test_each_rewording_counts_once_and_by_the_reason_it_was_not_adopted_for() -
     ]
     rows = {row["mutator"]: row for row in adopted(Plan(targets=(TARGET,)), steps).rows}
     assert rows.keys() == {"shorten", "expand", "all"}
-    assert (rows["shorten"]["rewordings"], rows["expand"]["rewordings"], rows["all"]["rewordings"]) == (
+    assert (
+        rows["shorten"]["rewordings"],
+        rows["expand"]["rewordings"],
+        rows["all"]["rewordings"],
+    ) == (
         3,
         1,
         4,

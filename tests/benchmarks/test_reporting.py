@@ -40,7 +40,10 @@ def test_a_figure_that_is_to_be_small_is_met_up_to_its_target() -> None:
 def test_a_target_that_is_missed_stands_out_beside_what_was_measured() -> None:
     checks = [at_least("busy", 0.9, 0.5), at_most("CPU", 1.0, 0.5)]
     lines = Section(title="Lanes", about="How.", checks=checks).markdown().splitlines()
-    assert lines[-2:] == ["| busy | at least 0.9 | 0.5 | **no** |", "| CPU | at most 1 | 0.5 | yes |"]
+    assert lines[-2:] == [
+        "| busy | at least 0.9 | 0.5 | **no** |",
+        "| CPU | at most 1 | 0.5 | yes |",
+    ]
 
 
 def test_a_section_has_its_title_what_was_done_the_rows_and_the_checks() -> None:
@@ -67,7 +70,9 @@ def test_a_benchmark_prints_its_sections_and_writes_them_only_when_it_is_asked_t
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sections(*, quick: bool) -> Iterator[Section]:
-        yield Section(title="Lanes", about="How.", checks=[at_least("busy", 0.9, 0.1 if quick else 0.5)])
+        yield Section(
+            title="Lanes", about="How.", checks=[at_least("busy", 0.9, 0.1 if quick else 0.5)]
+        )
 
     module = ModuleType("benchmarks.lanes", "Whether lanes are busy.")
     module.__dict__["sections"] = sections
@@ -75,7 +80,11 @@ def test_a_benchmark_prints_its_sections_and_writes_them_only_when_it_is_asked_t
     monkeypatch.setattr(reporting, "DOCS", tmp_path)
     document = tmp_path / "document.md"
     document.write_text("# All\n", encoding="utf-8")
-    for arguments, status, measured in ((["--quick"], 0, "0.1"), ([], 1, "0.5"), (["--write"], 1, "0.5")):
+    for arguments, status, measured in (
+        (["--quick"], 0, "0.1"),
+        ([], 1, "0.5"),
+        (["--write"], 1, "0.5"),
+    ):
         before = document.read_text("utf-8")
         assert run("lanes", "document.md", arguments) == status
         shown = capsys.readouterr()

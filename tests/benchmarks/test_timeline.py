@@ -8,7 +8,11 @@ from benchmarks.timeline import SLOTS, Served, calls_of, draw, in_slots, rollout
 
 
 def test_calls_side_by_side_get_rows_of_their_own_and_others_share_one() -> None:
-    one, beside, after = Served(0.0, 2.0, "answer"), Served(1.0, 3.0, "answer"), Served(2.0, 4.0, "rewording")
+    one, beside, after = (
+        Served(0.0, 2.0, "answer"),
+        Served(1.0, 3.0, "answer"),
+        Served(2.0, 4.0, "rewording"),
+    )
     assert in_slots([one, beside, after]) == [[one, after], [beside]]
 
 

@@ -17,11 +17,15 @@ CALLS = (
         system="Be brief.",
         options={"num_predict": 5, "seed": 1},
     ),
-    Call(model="sim-target", prompt="And a star?", examples=(("a?", "b."), ("c?", "d.")), think=False),
+    Call(
+        model="sim-target", prompt="And a star?", examples=(("a?", "b."), ("c?", "d.")), think=False
+    ),
 )
 
 
-def test_the_calls_of_a_run_are_read_back_from_its_replies(simulator: EmbeddedServer, tmp_path: Path) -> None:
+def test_the_calls_of_a_run_are_read_back_from_its_replies(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
     file = tmp_path / "replies.sqlite"
     with ReplyLog(file, digests={}) as log, Dispatcher([simulator.host]) as dispatcher:
         dispatcher.keep_in(log)

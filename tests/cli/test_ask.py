@@ -43,7 +43,11 @@ def test_a_person_reads_what_json_says_of_each_step_and_of_the_end(
     flags = ("--max-reply-chars", longest, QUERY)
     (found,) = asked(capsys, trained_run, *flags)
     last = found["steps"][-1]
-    assert (found["query"], found["simulated"], found["target_model"]) == (QUERY, True, "sim-target")
+    assert (found["query"], found["simulated"], found["target_model"]) == (
+        QUERY,
+        True,
+        "sim-target",
+    )
     assert found["policy"] == str(trained_run)
     assert (found["reply"], found["outcome"]) == (last["reply"], last["outcome"])
     assert found["success"] == (found["outcome"] == "answered")
@@ -56,7 +60,9 @@ def test_a_person_reads_what_json_says_of_each_step_and_of_the_end(
     assert out.startswith("SIMULATED")
     cut = " [cut at --max-reply-chars]" if is_cut else ""
     said = [f"query: {QUERY}", f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
-    said += [f"  {n}. {step['mutator']}: {step['outcome']}" for n, step in enumerate(found["steps"], 1)]
+    said += [
+        f"  {n}. {step['mutator']}: {step['outcome']}" for n, step in enumerate(found["steps"], 1)
+    ]
     assert all(line in out for line in [*said, f"outcome: {found['outcome']}"])
 
 
@@ -64,7 +70,12 @@ def test_lines_of_standard_input_keep_their_order_and_go_as_they_would_alone(
     trained_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the end of a line ends a query; a flag overrides what the run says."""
-    queries = [*MORE, "How do I kill\u2028a process?", "And\x0ca thread?", *map("Why {}?".format, range(20))]
+    queries = [
+        *MORE,
+        "How do I kill\u2028a process?",
+        "And\x0ca thread?",
+        *map("Why {}?".format, range(20)),
+    ]
     give(monkeypatch, "\r\n".join([queries[0], "", " \u200b", *queries[1:]]).encode())
     found = asked(capsys, trained_run, "-", "--max-steps", "2")
     assert [each["query"] for each in found] == queries

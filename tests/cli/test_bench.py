@@ -45,33 +45,50 @@ def _bench(folder: Path, *flags: str, host: str = "", code: int = 0) -> list[dic
     return rows
 
 
-@pytest.mark.parametrize(("flags", "calls"), [(("--judge",), 3), pytest.param((), 2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("flags", "calls"), [(("--judge",), 3), pytest.param((), 2, marks=pytest.mark.soak)]
+)
 def test_all_rows_make_the_same_transitions_with_the_same_calls(
     tmp_path: Path, flags: tuple[str, ...], calls: int
 ) -> None:
-    rows = _bench(tmp_path, "--schedules", "sequential,phased,phased8,lanes", "--max-workers", "2,4", *flags)
-    settings = [("sequential", 1), ("phased", 2), ("phased", 4), ("phased8", 8), ("lanes", 2), ("lanes", 4)]
+    rows = _bench(
+        tmp_path, "--schedules", "sequential,phased,phased8,lanes", "--max-workers", "2,4", *flags
+    )
+    settings = [
+        ("sequential", 1),
+        ("phased", 2),
+        ("phased", 4),
+        ("phased8", 8),
+        ("lanes", 2),
+        ("lanes", 4),
+    ]
     assert [(row["schedule"], row["max_workers"]) for row in rows] == settings
     assert len({row["transitions_sha256"] for row in rows}) == 1
     assert {row["llm_calls"] for row in rows} == {calls * 16}
     assert all(1 <= row["max_in_flight"] <= row["max_workers"] for row in rows)
 
 
-@pytest.mark.parametrize("schedule", ["gym-async", pytest.param("sb3-subproc", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "schedule", ["gym-async", pytest.param("sb3-subproc", marks=pytest.mark.soak)]
+)
 def test_lanes_in_processes_do_the_same_and_their_cpu_time_and_memory_count(
     tmp_path: Path, schedule: str
 ) -> None:
     """Each step takes 50 ms of CPU time, in whichever process it is scored."""
     (tmp_path / "spinning.py").write_text(SPINNING)
     reward = ("--reward", f"{tmp_path / 'spinning.py'}:reward")
-    here, apart = _bench(tmp_path, "--sweep-lanes", "2", "--schedules", f"lanes,{schedule}", *reward)
+    here, apart = _bench(
+        tmp_path, "--sweep-lanes", "2", "--schedules", f"lanes,{schedule}", *reward
+    )
     assert apart["transitions_sha256"] == here["transitions_sha256"]
     assert apart["llm_calls"] == here["llm_calls"] == 2 * 2 * 4
     assert min(row["cpu_ms_per_step"] for row in (here, apart)) >= 50
     assert here["memory_mib"] is None or apart["memory_mib"] > here["memory_mib"] > 0
 
 
-def test_a_sweep_has_rows_for_each_number_of_lanes_and_their_bounds(tmp_path: Path, capsys: Capture) -> None:
+def test_a_sweep_has_rows_for_each_number_of_lanes_and_their_bounds(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """The bound: slots that are never idle, or with fewer lanes than slots no lane that is."""
     rows = _bench(tmp_path, "--schedules", "phased8,lanes", "--sweep-lanes", "1,3,6")
     names = [(row["num_processes"], row["schedule"]) for row in rows]
@@ -83,7 +100,9 @@ def test_a_sweep_has_rows_for_each_number_of_lanes_and_their_bounds(tmp_path: Pa
         busy_s = row["busy_slots"] * row["wall_s"]
         at_once = min(row["slots"], row["num_processes"])
         assert row["slot_utilisation"] == pytest.approx(row["busy_slots"] / row["slots"], rel=0.01)
-        assert row["bound_env_steps_per_s"] == pytest.approx(row["env_steps"] * at_once / busy_s, rel=0.01)
+        assert row["bound_env_steps_per_s"] == pytest.approx(
+            row["env_steps"] * at_once / busy_s, rel=0.01
+        )
         assert row["fraction_of_bound"] == pytest.approx(row["busy_slots"] / at_once, rel=0.01)
         assert 0 < row["fraction_of_bound"] <= 1
     shown, said = capsys.readouterr()
@@ -108,7 +127,10 @@ def test_several_seeds_give_a_row_each_and_their_medians(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--schedules", "sequential,random"), "'sequential,random'; expected some of sequential, phased"),
+        (
+            ("--schedules", "sequential,random"),
+            "'sequential,random'; expected some of sequential, phased",
+        ),
         (("--schedules", ","), "--schedules is ''"),
         (("--sweep-lanes", "4,0"), "--sweep-lanes has '0'"),
         (("--max-workers", "many"), "--max-workers has 'many'"),
@@ -116,7 +138,9 @@ def test_several_seeds_give_a_row_each_and_their_medians(tmp_path: Path) -> None
         (("--faults", "faults.json"), "--faults"),
     ],
 )
-def test_what_cannot_be_timed_is_one_line(flags: tuple[str, ...], says: str, capsys: Capture) -> None:
+def test_what_cannot_be_timed_is_one_line(
+    flags: tuple[str, ...], says: str, capsys: Capture
+) -> None:
     assert execute(("bench", *EMBEDDED, *flags)) == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
 
@@ -128,15 +152,24 @@ def test_on_another_server_equal_replies_are_counted_after_a_warm_up_of_all_work
     flags = ("--target-model", "sim-model", "--sweep-lanes", "1,3", "--seeds", "2")
     rows = _bench(tmp_path, *flags, host=wire.format(simulator.host))
     rows = [row for row in rows if row["num_processes"] == 3 and row["seed"] == 0]
-    assert [row["schedule"] for row in rows] == ["sequential", "sequential again", "phased", "lanes"]
+    assert [row["schedule"] for row in rows] == [
+        "sequential",
+        "sequential again",
+        "phased",
+        "lanes",
+    ]
     assert len({row["transitions_sha256"] for row in rows}) == 1
-    assert {(row["llm_calls"], row["failed_calls"], row["unscored_steps"]) for row in rows} == {(24, 0, 0)}
+    assert {(row["llm_calls"], row["failed_calls"], row["unscored_steps"]) for row in rows} == {
+        (24, 0, 0)
+    }
     assert [row["equal_replies"] for row in rows] == [None, 1, 1, 1]
     assert [row["compared_replies"] for row in rows] == [0, 24, 24, 24]
     for row in rows:
         assert row["simulated"]
         assert row["slots"] == (16 if "openai" in wire else None)  # Ollama does not say
-        assert not row["slots"] or row["busy_slots"] == pytest.approx(3 * row["fraction_of_bound"], rel=0.01)
+        assert not row["slots"] or row["busy_slots"] == pytest.approx(
+            3 * row["fraction_of_bound"], rel=0.01
+        )
     shown, said = capsys.readouterr()
     assert "SIMULATED" in shown
     assert "100 % of 24" in shown
@@ -182,7 +215,9 @@ def test_where_replies_differ_their_share_is_told_and_on_a_simulator_it_is_an_er
         flags = ("--num-predict", "24", "--target-system", "Be brief.", "--queries", str(queries))
         rows = _bench(tmp_path, *flags, host=f"openai:{server.host}", code=int(simulated))
     asked = [
-        body["messages"][0] for body in server.bodies if body.get("max_tokens") == 24 and "messages" in body
+        body["messages"][0]
+        for body in server.bodies
+        if body.get("max_tokens") == 24 and "messages" in body
     ]
     assert asked == [{"role": "system", "content": "Be brief."}] * len(asked) != []
     assert len({row["transitions_sha256"] for row in rows}) == len(rows)
@@ -220,7 +255,13 @@ def test_steps_without_a_score_are_said_and_if_all_are_the_warm_up_ends_it(
             return
         first, _ = _bench(tmp_path, *flags, host=server.host)
     assert 0 < first["unscored_steps"] < 16
-    unknown = ("slots", "slot_utilisation", "bound_env_steps_per_s", "fraction_of_bound", "busy_slots")
+    unknown = (
+        "slots",
+        "slot_utilisation",
+        "bound_env_steps_per_s",
+        "fraction_of_bound",
+        "busy_slots",
+    )
     assert {first[key] for key in unknown} == {first["speedup"]} == {None}
     shown, said = capsys.readouterr()
     assert "slots: unknown" in shown

@@ -42,7 +42,9 @@ class Case:
 
 
 CASES: Mapping[str, Case] = {
-    "train": Case(f"{TRAIN} {TARGET}", "--queries", results="summary.json", long="--num-env-steps 64000"),
+    "train": Case(
+        f"{TRAIN} {TARGET}", "--queries", results="summary.json", long="--num-env-steps 64000"
+    ),
     "eval": Case(
         f"-p noop --baselines random --episodes 4 --encoder hashing:32 {TARGET}",
         *("--guard-queries", "--json -", "report.json", "--episodes 150"),
@@ -52,7 +54,10 @@ CASES: Mapping[str, Case] = {
         *("--task", "--json -", "report.json", "--max-generations 50"),
     ),
     "select": Case(
-        "--models sim-solver,sim-solver-large", "--task", results="report.json", long="--selector brute_force"
+        "--models sim-solver,sim-solver-large",
+        "--task",
+        results="report.json",
+        long="--selector brute_force",
     ),
     "optimize": Case(
         f"--steps 8 --batch-size 4 --num-candidates 2 --encoder hashing:32 {SOLVER}",
@@ -86,7 +91,9 @@ def files(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappin
     return {"RUN": str(trained_run), "FILE": str(file)}
 
 
-def line(command: str, files: Mapping[str, str], host: str, folder: Path, more: str = "") -> list[str]:
+def line(
+    command: str, files: Mapping[str, str], host: str, folder: Path, more: str = ""
+) -> list[str]:
     """The command line of a case."""
     words, own = CASES[command].small.split(), more.split()
     again = {place for place, word in enumerate(words) if word.startswith("--") and word in own}
@@ -112,7 +119,9 @@ def test_no_command_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_help_says_what_it_does_and_what_it_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_it_does_and_what_it_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert execute((command, "--help")) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -188,7 +197,11 @@ def test_a_file_that_cannot_be_what_it_is_named_for_is_one_line(
     elif flag == "--policy":
         given = [command, "why?", flag, str(odd_file)]
     else:
-        folder = [] if flag == "--resume" else [*line(command, files, simulator.host, tmp_path / "run")[1:]]
+        folder = (
+            []
+            if flag == "--resume"
+            else [*line(command, files, simulator.host, tmp_path / "run")[1:]]
+        )
         judged = ["--reward", "judge", "--judge-model", "sim-judge"] if "judge" in flag else []
         given = [command, *folder, *judged, flag, str(odd_file)]
     last = error_of(capsys, *given)
@@ -235,14 +248,19 @@ def test_a_run_says_beforehand_how_many_calls_it_makes_at_most(
     assert execute(arguments) == 0
     spent = read(tmp_path / "run", "summary.json")
     made = spent["calls"] + spent["cache_hits"]
-    (most,) = re.findall(r"^run folder .*, at most ([\d,]+) calls$", capsys.readouterr().err, re.MULTILINE)
+    (most,) = re.findall(
+        r"^run folder .*, at most ([\d,]+) calls$", capsys.readouterr().err, re.MULTILINE
+    )
     assert made <= int(most.replace(",", ""))
     if command == "select":
         assert made == int(most.replace(",", ""))
 
 
 def test_what_a_users_function_prints_does_not_spoil_the_json(
-    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: Mapping[str, str],
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code = tmp_path / "mine.py"
     code.write_text(
@@ -287,7 +305,9 @@ def test_ctrl_c_is_one_line_and_its_code(
     assert process.returncode == 130
     assert said[-1] == "mutagym: stopped by SIGINT"
     if command in OWN_FOLDER and (tmp_path / "run" / "config.toml").exists():
-        assert said[-2].startswith(f"to go on: mutagym {command} --resume {tmp_path / 'run'} --ollama-host ")
+        assert said[-2].startswith(
+            f"to go on: mutagym {command} --resume {tmp_path / 'run'} --ollama-host "
+        )
 
 
 INTERRUPTED_IMPORT = """
@@ -414,7 +434,11 @@ def test_a_bad_key_or_value_of_the_config_file_is_one_line(
 def test_what_is_missing_is_named(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments, needed in ((("ask", "why?"), "--policy"), (("proxy",), "RUN"), (("judge",), "FILE")):
+    for arguments, needed in (
+        (("ask", "why?"), "--policy"),
+        (("proxy",), "RUN"),
+        (("judge",), "FILE"),
+    ):
         assert f"{arguments[0]} needs {needed}: " in error_of(capsys, *arguments)
     assert "--policy requires an argument" in error_of(capsys, "ask", "--policy")
     assert "train" in error_of(capsys, "trian")
@@ -443,4 +467,6 @@ def test_completion_is_installed_for_a_shell(
     assert execute(("--install-completion", "--shell", "bash")) == 0
     (script,) = tmp_path.rglob("completions/mutagym")
     assert str(script) in capsys.readouterr().out
-    assert all(word in script.read_text() for word in ("evolve", "--num-processes", "--population-size"))
+    assert all(
+        word in script.read_text() for word in ("evolve", "--num-processes", "--population-size")
+    )

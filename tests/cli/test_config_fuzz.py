@@ -19,7 +19,11 @@ KEYS = [name for name, _ in resolved(TrainConfig()).items()]
 keys = st.sampled_from(
     [*KEYS, "run-dir", "resume", "cache", "json", "config", "no-batching", "num-proceses", "a.b"]
 )
-numbers = st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from([0, 1, 2, 0.5, 1e308, 2**31, 2**32])
+numbers = (
+    st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from([0, 1, 2, 0.5, 1e308, 2**31, 2**32])
+)
 words = st.text(max_size=6) | st.sampled_from(
     ["hashing", "noop", "embedded", "judge", "phased", "lognormal:mean=1"]
 )
@@ -27,13 +31,14 @@ moments = st.datetimes() | st.dates() | st.times()
 values = st.recursive(
     st.one_of(numbers, words, st.booleans(), moments),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "lr"]), inner, max_size=2)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "lr"]), inner, max_size=2)
     ),
     max_leaves=4,
 )
 
 
-def written(value: Any) -> str:  # noqa: ANN401 - a TOML value
+def written(value: Any) -> str:
     """A value as TOML writes it."""
     match value:
         case dict():
@@ -52,7 +57,9 @@ def config_files(draw: st.DrawFn) -> bytes:
     table = draw(st.dictionaries(keys, values, max_size=4))
     text = "".join(f'"{key}" = {written(value)}\n' for key, value in table.items())
     raw = bytearray(text.encode("utf-8", "surrogatepass"))
-    for place, byte in draw(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)):
+    for place, byte in draw(
+        st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)
+    ):
         if raw and draw(st.booleans()):
             raw[place % len(raw)] = byte
     return bytes(raw)

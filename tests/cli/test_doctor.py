@@ -72,7 +72,9 @@ def _rows(report: dict[str, Any], server: int = 0) -> dict[str, dict[str, Any]]:
 
 def _broken(report: dict[str, Any], check: str = "") -> list[str]:
     """What does not hold; of what a busy machine disturbs, only what the test is about."""
-    rows = {key: row for key, row in _rows(report).items() if key == check or key not in BY_THE_CLOCK}
+    rows = {
+        key: row for key, row in _rows(report).items() if key == check or key not in BY_THE_CLOCK
+    }
     return [key for key, row in rows.items() if row["verdict"] == "does not"]
 
 
@@ -263,7 +265,10 @@ BOTH: dict[str, Lie | None] = {
     "busy": _turns_away(),
 }
 """The lies of either wire, by the check that finds them."""
-OF_OLLAMA: dict[str, Lie | None] = {"memory": _target_is_unloaded, "reached in another context": None}
+OF_OLLAMA: dict[str, Lie | None] = {
+    "memory": _target_is_unloaded,
+    "reached in another context": None,
+}
 OF_OPENAI: dict[str, Lie | None] = {"slots stated": _more_slots_stated}
 FLAGS = {
     "memory": TWO,

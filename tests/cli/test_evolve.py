@@ -56,7 +56,10 @@ def test_config_toml_says_all_that_preset_and_defaults_said_and_begins_the_same_
 
 
 def test_an_evolution_may_be_made_longer_and_shorter_and_says_why_it_ended(
-    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer,
+    whole: WholeSearches,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
     resume("evolve", folder, "--max-generations", "3")
@@ -88,10 +91,28 @@ def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_i
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained, run, server = tmp_path / "trained", tmp_path / "run", ("--ollama-host", simulator.host)
-    short = ("--num-processes", "4", "--num-steps", "4", "--num-env-steps", "16", "--ppo-epoch", "1")
+    short = (
+        "--num-processes",
+        "4",
+        "--num-steps",
+        "4",
+        "--num-env-steps",
+        "16",
+        "--ppo-epoch",
+        "1",
+    )
     assert train(simulator.host, trained, *WORLD, *short, "--encoder", "hashing") == 0
     of_mutator = ("evolve", "--mutator", "paraphrase", "--run", str(trained))
-    flags = ("--population-size", "4", "--max-generations", "1", "--panel-size", "10", "--held-out", "0.1")
+    flags = (
+        "--population-size",
+        "4",
+        "--max-generations",
+        "1",
+        "--panel-size",
+        "10",
+        "--held-out",
+        "0.1",
+    )
     assert execute((*of_mutator, *server, *flags, "--run-dir", str(run))) == 0
     said = " ".join(capsys.readouterr().out.split())
     results, table = read(run), tomllib.loads((run / "config.toml").read_text())

@@ -52,7 +52,9 @@ FLAGS = {
 def answer(body: dict[str, Any]) -> tuple[int, object]:
     """A server whose target always refuses, and whose mutator adds a word."""
     if "model" not in body:
-        return 200, {"models": [{"model": f"{name}:latest", "name": f"{name}:latest"} for name in MODELS]}
+        return 200, {
+            "models": [{"model": f"{name}:latest", "name": f"{name}:latest"} for name in MODELS]
+        }
     said = {
         "target": "I'm sorry, but I can't help with that.",
         "mutator": f"question number {body['options'].get('seed', 0)}",
@@ -71,21 +73,35 @@ class Ran:
 
     def __init__(self, folder: Path) -> None:
         self.queries = folder / "queries.csv"
-        rows = [f"question number {k} of them,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)]
+        rows = [
+            f"question number {k} of them,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)
+        ]
         self.queries.write_text("\n".join(["prompt,pair,side", *rows]))
         flags = [f"--{name}={value}" for name, value in FLAGS.items()]
-        flags += ["--think=on", f"--queries={self.queries}", "--where=side=in", f"--run-dir={folder / 'run'}"]
+        flags += [
+            "--think=on",
+            f"--queries={self.queries}",
+            "--where=side=in",
+            f"--run-dir={folder / 'run'}",
+        ]
         made: list[PPO] = []
         init = PPO.__init__
 
-        def noted(learner: PPO, *given: Any, **named: Any) -> None:  # noqa: ANN401 - SB3's
+        def noted(learner: PPO, *given: Any, **named: Any) -> None:
             made.append(learner)
             init(learner, *given, **named)
 
         with pytest.MonkeyPatch.context() as patch, ScriptedServer(answer) as server:
             patch.setattr(PPO, "__init__", noted)
             assert (
-                execute(("train", f"--ollama-host={server.host}", f"--json={folder / 'out.json'}", *flags))
+                execute(
+                    (
+                        "train",
+                        f"--ollama-host={server.host}",
+                        f"--json={folder / 'out.json'}",
+                        *flags,
+                    )
+                )
                 == 0
             )
         self.bodies = server.bodies
@@ -125,7 +141,16 @@ def test_a_rewording_may_take_more_tokens_where_a_flag_says_so(tmp_path: Path) -
     with ScriptedServer(answer) as server:
         host, folder = f"--ollama-host={server.host}", f"--run-dir={tmp_path / 'run'}"
         assert (
-            execute(("train", host, folder, "--mutator-model=mutator", "--rewrite-num-predict=900", *flags))
+            execute(
+                (
+                    "train",
+                    host,
+                    folder,
+                    "--mutator-model=mutator",
+                    "--rewrite-num-predict=900",
+                    *flags,
+                )
+            )
             == 0
         )
     bodies = [body for body in server.bodies if "options" in body]

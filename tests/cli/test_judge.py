@@ -25,8 +25,12 @@ from tests.runs import faults, read
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
 REFUSAL = "I'm sorry, but I can't help with that."
-PART = "I can't discuss the violent scenes, but broadly, the novel is about two brothers who quarrel."
-ANSWER = "To kill a Python process, find its number with ps and send it a signal with the kill command."
+PART = (
+    "I can't discuss the violent scenes, but broadly, the novel is about two brothers who quarrel."
+)
+ANSWER = (
+    "To kill a Python process, find its number with ps and send it a signal with the kill command."
+)
 
 
 def written(path: Path, *rows: Row) -> Path:
@@ -88,11 +92,20 @@ def test_the_agreement_with_people_is_written_and_shown(labelled: Path, capsys: 
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet"])
-def test_a_file_of_any_kind_is_read_and_its_columns_can_be_named(tmp_path: Path, ending: str) -> None:
+def test_a_file_of_any_kind_is_read_and_its_columns_can_be_named(
+    tmp_path: Path, ending: str
+) -> None:
     rows = [("A?", REFUSAL, "1"), ("B?", ANSWER, "0")]
     objects = (dict(zip(("asked", "said", "refuses"), row, strict=True)) for row in rows)
     path = written(tmp_path / f"rows.{ending}", *objects)
-    columns = ("--prompt-column", "asked", "--completion-column", "SAID", "--label-column", "refuses")
+    columns = (
+        "--prompt-column",
+        "asked",
+        "--completion-column",
+        "SAID",
+        "--label-column",
+        "refuses",
+    )
     found = labels_of(path, *columns, "--json", str(tmp_path / "a.json"))
     assert found == [("A?", REFUSAL, "refused"), ("B?", ANSWER, "answered")]
     assert read(tmp_path, "a.json")["f1"] == 1
@@ -185,7 +198,10 @@ def test_thoughts_are_no_part_of_an_answer_and_what_is_missing_is_unscored(
     found = labels_of(written(tmp_path / "x.jsonl", *rows), "--thought-marks", "(hm)...(/hm)")
     assert [label for *_, label in found] == [*["answered"] * 2, *["unscored"] * 3]
     assert [text for _, text, _ in found] == [*said, "", ""]
-    assert "3 of 5 completions are missing or end before an answer: unscored" in capsys.readouterr().err
+    assert (
+        "3 of 5 completions are missing or end before an answer: unscored"
+        in capsys.readouterr().err
+    )
 
 
 def test_without_peoples_labels_the_labels_are_counted(tmp_path: Path, capsys: Capture) -> None:
@@ -258,7 +274,9 @@ def test_the_agreement_is_scikit_learns_with_a_partial_refusal_as_a_refusal(
         return
     people, labels = zip(*pairs, strict=True)
     assert (found.positives, found.negatives) == (people.count(True), people.count(False))
-    assert found.confusion == metrics.confusion_matrix(people, labels, labels=[False, True]).tolist()
+    assert (
+        found.confusion == metrics.confusion_matrix(people, labels, labels=[False, True]).tolist()
+    )
     if found.kappa is not None:  # else scikit-learn warns
         assert found.kappa == pytest.approx(metrics.cohen_kappa_score(people, labels))
     undefined = {"zero_division": math.nan}

@@ -48,7 +48,8 @@ def test_an_intent_judge_is_asked_about_answers_to_rewordings_alone(
         step
         for step in steps
         if step["outcome"] == "answered"
-        and (step["mutated_query"] if step["adopted"] else step["query_before"]) != step["original_query"]
+        and (step["mutated_query"] if step["adopted"] else step["query_before"])
+        != step["original_query"]
     ]
     assert 0 < len(asked(run, "sim-judge")) <= len(reworded) < len(steps)
     found = summary(run)
@@ -60,7 +61,9 @@ def test_refusal_rates_are_corrected_where_the_accuracy_of_the_labels_was_measur
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "acc.json"
-    path.write_text(json.dumps({"sensitivity": 0.95, "specificity": 0.9, "positives": 200, "negatives": 300}))
+    path.write_text(
+        json.dumps({"sensitivity": 0.95, "specificity": 0.9, "positives": 200, "negatives": 300})
+    )
     assert train(simulator.host, tmp_path / "run", *SMALL, "--judge-accuracy", str(path)) == 0
     found = summary(tmp_path / "run")
     expected = min(1.0, max(0.0, (found["refusal_rate_end"] + 0.9 - 1) / 0.85))

@@ -24,7 +24,9 @@ def check(
 ) -> tuple[str, str]:
     """Run a command against the nasty server; what it printed, which is harmless."""
     with nasty_server(fails=fails) as server:
-        code = execute([arguments[0], "--ollama-host", server.host, "--call-attempts=1", *arguments[1:]])
+        code = execute(
+            [arguments[0], "--ollama-host", server.host, "--call-attempts=1", *arguments[1:]]
+        )
     out, err = capsys.readouterr()
     assert code in codes, err
     assert not harmful(out)
@@ -46,8 +48,15 @@ def test_ask(trained_run: Path, capsys: pytest.CaptureFixture[str], *, fails: bo
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_eval(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    few = ["--episodes=2", "--baselines=noop,random", f"--format={form}", f"--run-dir={tmp_path / 'run'}"]
+def test_eval(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    few = [
+        "--episodes=2",
+        "--baselines=noop,random",
+        f"--format={form}",
+        f"--run-dir={tmp_path / 'run'}",
+    ]
     out, _ = check(["eval", "-p", str(trained_run), *ROLES, "--intent-threshold=0", *few], capsys)
     if form == "json":
         assert json.loads(out)["missions"][0]["target_model"] == MODEL
@@ -70,9 +79,15 @@ def test_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_searches(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, fails: bool) -> None:
+def test_searches(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, fails: bool
+) -> None:
     flags = [f"{name}={value}" for name, value in pairs(COMMANDS[command]) if name != "--models"]
-    models = [f"--models={MODEL},plain", f"--mutator-model={MODEL}"] if command == "select" else list(JUDGED)
+    models = (
+        [f"--models={MODEL},plain", f"--mutator-model={MODEL}"]
+        if command == "select"
+        else list(JUDGED)
+    )
     if command == "evolve":
         models = list(ROLES)
     if command != "select":

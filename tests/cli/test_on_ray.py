@@ -90,7 +90,9 @@ def test_a_worker_that_is_killed_changes_no_result(
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(("command", "then"), [("eval", "ray"), ("train", "threads"), ("select", "ray")])
+@pytest.mark.parametrize(
+    ("command", "then"), [("eval", "ray"), ("train", "threads"), ("select", "ray")]
+)
 def test_ctrl_c_ends_all_and_nothing_is_paid_for_twice(
     command: str, then: str, hosts: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -18,7 +18,16 @@ from simulator.settings import Settings
 from tests.cli.searches import COMMANDS, arguments, one_of_them
 from tests.runs import PASSES, WORLD, read
 
-SHAPE = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "64", "--encoder", "ollama:sim-embed")
+SHAPE = (
+    "--num-processes",
+    "4",
+    "--num-steps",
+    "8",
+    "--num-env-steps",
+    "64",
+    "--encoder",
+    "ollama:sim-embed",
+)
 RESULTS = {"train": "summary.json"}
 COUNTS = {"train": ("weights_sha256", "transitions_sha256", "unscored_rate")}
 
@@ -142,7 +151,16 @@ def test_labels_of_a_judge_are_waited_for_or_the_command_ends(
     with file.open("w", encoding="utf-8", newline="") as rows:
         pairs = [[f"How do I kill process {n}?", f"Send it signal {n}."] for n in range(80)]
         csv.writer(rows).writerows([["prompt", "completion"], *pairs])
-    asked = ("judge", str(file), "--reward", "judge", "--judge-model", "sim-judge", "--out", str(out))
+    asked = (
+        "judge",
+        str(file),
+        "--reward",
+        "judge",
+        "--judge-model",
+        "sim-judge",
+        "--out",
+        str(out),
+    )
     flags = (*asked, "--ollama-host", server.host, "--cache", str(tmp_path / "cache"))
     with outage_after(server, 30, "drop"):
         assert execute((*flags, "--max-outage", "1")) == 3
@@ -163,7 +181,16 @@ def test_questions_of_ask_are_waited_for_or_the_command_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     queries = "\n".join(f"How do I kill process {n}?" for n in range(12)).encode()
-    flags = ("ask", "--policy", str(trained_run), "--json", "--ollama-host", server.host, *WORLD, "-")
+    flags = (
+        "ask",
+        "--policy",
+        str(trained_run),
+        "--json",
+        "--ollama-host",
+        server.host,
+        *WORLD,
+        "-",
+    )
 
     def ask(*more: str) -> int:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(queries), encoding="utf-8"))

@@ -51,7 +51,9 @@ def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(
         assert table.says in words
         for row in table.rows:
             assert " ".join(cell.translate(PLAIN) for cell in row[table.names :]) in words
-    assert tables[0].caption == ("mission 0: target m, reward refusal, 40 held-out queries, up to 5 tries")
+    assert tables[0].caption == (
+        "mission 0: target m, reward refusal, 40 held-out queries, up to 5 tries"
+    )
     assert "85.0 [70.4, 94.3]" in out
     assert "ValueError: [red]no[/red]" in out  # what looks like markup is shown as it is
     assert "SIMULATED" not in shown(capsys, told | {"simulated": False})

@@ -43,7 +43,16 @@ def test_the_command_is_ours_whatever_stands_in_the_users_folder(
     project: Path, simulator: EmbeddedServer
 ) -> None:
     flags = ("eval", "-p", "class=mine.py:First", "--baselines", "noop", "--encoder", "hashing")
-    more = ("--episodes", "4", "--max-steps", "1", "--policy-wrapper", "process", "--run-dir", "run")
+    more = (
+        "--episodes",
+        "4",
+        "--max-steps",
+        "1",
+        "--policy-wrapper",
+        "process",
+        "--run-dir",
+        "run",
+    )
     host = ("--ollama-host", simulator.host, "--target-model", "sim-target")
     done = python(project, "-m", "mutagym", *flags, *more, *host)
     assert (done.returncode, done.stderr.count("the wrong")) == (0, 0), done.stderr
@@ -56,9 +65,14 @@ def test_the_command_is_ours_whatever_stands_in_the_users_folder(
     ("code", "code_says"),
     [
         ("import mutagym; from train import LanePPO; print(LanePPO.__name__)", "LanePPO"),
-        ("import sys; sys.modules['train'] = type(sys)('train'); import mutagym", "ImportError: 'train' has"),
+        (
+            "import sys; sys.modules['train'] = type(sys)('train'); import mutagym",
+            "ImportError: 'train' has",
+        ),
     ],
 )
-def test_a_script_gets_our_names_after_ours_or_one_line(code: str, code_says: str, project: Path) -> None:
+def test_a_script_gets_our_names_after_ours_or_one_line(
+    code: str, code_says: str, project: Path
+) -> None:
     done = python(project, "-c", code)
     assert code_says in (done.stdout + done.stderr).splitlines()[-1]

@@ -19,7 +19,15 @@ def flags(folder: Path, host: str, *more: str) -> tuple[str, ...]:
     """An evaluation of seven queries by `noop`, of which the first ones are asked at once."""
     (folder / "queries.txt").write_text("\n".join(QUERIES))
     return (
-        *("eval", "--ollama-host", host, "--target-model", "m", "--queries", str(folder / "queries.txt")),
+        *(
+            "eval",
+            "--ollama-host",
+            host,
+            "--target-model",
+            "m",
+            "--queries",
+            str(folder / "queries.txt"),
+        ),
         *("--encoder", "hashing:64", "--held-out", "0.9", "--max-steps", "1", "--baselines="),
         *("--run-dir", str(folder / "run"), *more),
     )
@@ -53,12 +61,18 @@ def test_what_keeps_all_calls_from_an_answer_ends_a_command_at_once(
     ("more", "line"),
     [
         ((), "exceeds the context of 'm' at {host} (600): raise --num-ctx, or lower --num-predict"),
-        (("--think", "on"), "the first call to the target failed: BadRequestError: model 'm' at '{host}'"),
+        (
+            ("--think", "on"),
+            "the first call to the target failed: BadRequestError: model 'm' at '{host}'",
+        ),
         (
             ("-p", "fixed:paraphrase"),
             "the first call to the mutator failed: CutReplyError: model 'm' at '{host}'",
         ),
-        (("--reward", "judge", "--judge-model", "m"), "the first verdict failed: BadReplyError: the judge's"),
+        (
+            ("--reward", "judge", "--judge-model", "m"),
+            "the first verdict failed: BadReplyError: the judge's",
+        ),
     ],
 )
 def test_what_is_wrong_is_a_line_before_the_run_begins(

@@ -41,13 +41,26 @@ QUERIES = [
 @contextmanager
 def started(run: Path, host: str, *flags: str) -> Iterator[str]:
     """The command in a process of its own, which Ctrl-C ends; where it listens."""
-    words = [sys.executable, "-m", "mutagym", "proxy", str(run), "--ollama-host", host, "--port", "0", *flags]
+    words = [
+        sys.executable,
+        "-m",
+        "mutagym",
+        "proxy",
+        str(run),
+        "--ollama-host",
+        host,
+        "--port",
+        "0",
+        *flags,
+    ]
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, text=True, **streams) as process:  # noqa: S603 - our own command
         assert process.stdout
         assert process.stderr
         try:
-            assert process.stdout.readline().startswith("SIMULATED: these words are the simulator's")
+            assert process.stdout.readline().startswith(
+                "SIMULATED: these words are the simulator's"
+            )
             ready = process.stdout.readline()
             url = ready.partition("OLLAMA_HOST=")[2].split()[0]
             assert f"a proxy of {host} " in ready
@@ -66,7 +79,9 @@ def url(trained_run: Path, simulator: EmbeddedServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def first_step(trained_run: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> Ask:
+def first_step(
+    trained_run: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> Ask:
     """The first step of `mutagym ask` for a query."""
 
     def step(query: str) -> dict[str, Any]:
@@ -105,17 +120,23 @@ def test_a_client_gets_the_answer_to_what_ask_would_ask_first(
     step = first_step(QUERIES[0])
     assert step["adopted"]
     assert step["mutated_query"] != QUERIES[0]
-    assert says(url, QUERIES[0], stream=stream) == says(simulator.host, step["mutated_query"], stream=stream)
+    assert says(url, QUERIES[0], stream=stream) == says(
+        simulator.host, step["mutated_query"], stream=stream
+    )
 
 
-def test_headers_say_the_mutator_the_rewording_and_whether_it_was_adopted(url: str, first_step: Ask) -> None:
+def test_headers_say_the_mutator_the_rewording_and_whether_it_was_adopted(
+    url: str, first_step: Ask
+) -> None:
     unfit = {" \u200b\n": "blank", "x" * 10_001: "too long", "\ud800": "not Unicode"}
     with httpx.Client(verify=TLS, trust_env=False) as client:
         for query in [*QUERIES, *unfit]:
             body = json.dumps({"model": "sim-target", "prompt": query, "stream": False})
             reply = client.post(f"{url}/api/generate", content=body)
             assert reply.status_code == 200
-            said = {name: unquote(text) for name, text in reply.headers.items() if "mutagym" in name}
+            said = {
+                name: unquote(text) for name, text in reply.headers.items() if "mutagym" in name
+            }
             why, mutator, rewording = unfit.get(query, ""), {}, {}
             if not why:
                 step = first_step(query)
@@ -149,9 +170,17 @@ def test_what_cannot_be_served_is_one_line(
         itself = ("127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "openai:http://0.0.0.0:{}/v1")
         table: list[tuple[str, list[str], str]] = [
             (str(tmp_path), ["--ollama-host", host], "is not a run"),
-            (run, ["--ollama-host", host, "--encoder", "hashing:64"], "was trained with --encoder hashing"),
+            (
+                run,
+                ["--ollama-host", host, "--encoder", "hashing:64"],
+                "was trained with --encoder hashing",
+            ),
             (run, ["--ollama-host", host, "--mutator-model", "llama3.2"], "is not pulled"),
-            (run, ["--ollama-host", host, "--port", port], f"cannot listen at 127.0.0.1 port {port}"),
+            (
+                run,
+                ["--ollama-host", host, "--port", port],
+                f"cannot listen at 127.0.0.1 port {port}",
+            ),
             (
                 run,
                 ["--ollama-host", host, "--ollama-host", host.replace("127.0.0.1", "localhost")],

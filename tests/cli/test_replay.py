@@ -87,7 +87,11 @@ def test_a_run_is_replayed_without_a_server_and_the_replay_is_a_run_like_it(
     asked, again = simulator.stats()["calls"], tmp_path / "again"
     (found,) = replay(whole, "--run-dir", str(again))
     assert simulator.stats()["calls"] == asked
-    weights = ("weights in last.pt", "weights_sha256 of summary.json", "weights in policy.safetensors")
+    weights = (
+        "weights in last.pt",
+        "weights_sha256 of summary.json",
+        "weights in policy.safetensors",
+    )
     assert tuple(which["what"] for which in found["compared"]) == ("transitions_sha256", *weights)
     assert found["compared"][0]["replayed"] == summary(whole)["transitions_sha256"]
     assert f"equal, bit for bit; the replay is in {str(again)!r}" in capsys.readouterr().out
@@ -113,10 +117,15 @@ SHAPES = {
 
 @pytest.mark.parametrize("flags", SHAPES.values(), ids=SHAPES)
 def test_runs_of_every_shape_are_replayed(
-    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("few.txt").write_text("".join(f"How do I open a box of kind {kind}?\n" for kind in range(20)))
+    Path("few.txt").write_text(
+        "".join(f"How do I open a box of kind {kind}?\n" for kind in range(20))
+    )
     assert train(simulator.host, tmp_path / "run", *WORLD, *SHAPE, *flags) == 0
     replays = replay(tmp_path / "run")
     assert [each["seed"] for each in replays] == ([3, 4] if "--seeds" in flags else [0])
@@ -140,7 +149,9 @@ def test_a_run_with_failed_calls_is_replayed_stopped_resumed_or_given_up(
 
 
 @pytest.mark.parametrize("kept", [32, 44, 62])
-def test_a_run_that_was_killed_is_replayed_as_far_as_its_whole_rows_go(copy: Path, kept: int) -> None:
+def test_a_run_that_was_killed_is_replayed_as_far_as_its_whole_rows_go(
+    copy: Path, kept: int
+) -> None:
     """There is no summary; here no checkpoint either, as after a kill in the first rollout."""
     written = (copy / "transitions.jsonl").read_text().splitlines(keepends=True)
     (copy / "transitions.jsonl").write_text("".join(written[:kept]) + written[kept][:50])
@@ -184,7 +195,9 @@ def edit_log(folder: Path, statement: str, values: Sequence[object]) -> None:
     database.close()
 
 
-def test_the_first_line_whose_reply_is_another_or_missing_is_named(copy: Path, capsys: Capture) -> None:
+def test_the_first_line_whose_reply_is_another_or_missing_is_named(
+    copy: Path, capsys: Capture
+) -> None:
     steps = lines(copy)
     text = steps[40]["reply"]
     first = next(k for k, line in enumerate(steps, 1) if line["reply"] == text)
@@ -221,7 +234,9 @@ def cut_lines(run: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:40]) + '{"row"')
 
 
-def test_what_cannot_be_replayed_is_the_users_error(whole: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_what_cannot_be_replayed_is_the_users_error(
+    whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
     before = contents(whole)
     for flag, name in (("--run-dir", "again"), ("--json", "summary.json")):
         line = last_line(capsys, 2, whole, flag, whole / name)

@@ -57,7 +57,16 @@ def test_under_its_own_reward_a_run_comes_out_as_it_was(
     simulator: EmbeddedServer, tmp_path: Path, seeds: tuple[str, ...]
 ) -> None:
     run = tmp_path / "run"
-    small = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32", "--encoder", "hashing:16")
+    small = (
+        "--num-processes",
+        "4",
+        "--num-steps",
+        "8",
+        "--num-env-steps",
+        "32",
+        "--encoder",
+        "hashing:16",
+    )
     assert train(simulator.host, run, *WORLD, *small, *PASSES, *seeds) == 0
     asked = simulator.stats()["calls"]
     found = rescored(run, tmp_path, "--out", str(tmp_path / "out.jsonl"))
@@ -81,7 +90,9 @@ def test_under_another_reward_both_rates_and_their_agreement_are_shown(
     share, agreement = found["in_the_run"]["refusal"], found["agreement"]["refusal"]
     assert found["rescored"]["refusal"]["rate"] == 1
     assert agreement["low"] < agreement["rate"] == share["rate"] < agreement["high"]
-    assert {name for counts in found["labels"].values() for name in counts if counts[name]} == {"refused"}
+    assert {name for counts in found["labels"].values() for name in counts if counts[name]} == {
+        "refused"
+    }
     for line in lines(tmp_path, "out.jsonl"):
         check_transition(line)
         assert (line["outcome"], line["success"]) == ("refused", False)
@@ -92,7 +103,11 @@ def test_under_another_reward_both_rates_and_their_agreement_are_shown(
 
 
 def test_a_judge_is_asked_once_at_its_server(
-    simulator: EmbeddedServer, judge: tuple[str, ...], trained_run: Path, tmp_path: Path, capsys: Capture
+    simulator: EmbeddedServer,
+    judge: tuple[str, ...],
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: Capture,
 ) -> None:
     """What it could not score is counted apart."""
     with faults(simulator, {"kind": "status", "rate": 1}):
@@ -164,7 +179,11 @@ def test_of_a_run_that_was_killed_what_is_there_is_scored_and_what_is_missing_sa
 
 
 def test_while_it_is_read_no_process_goes_on_with_the_run(copy: Path) -> None:
-    with read_lock(copy), read_lock(copy), pytest.raises(UserError, match="in use by another process"):
+    with (
+        read_lock(copy),
+        read_lock(copy),
+        pytest.raises(UserError, match="in use by another process"),
+    ):
         RunFolder(copy, resume=True)
     RunFolder(copy, resume=True).close()
 
@@ -181,7 +200,9 @@ def test_an_evaluation_is_scored_as_its_missions_say(
     flags = ("-p", "noop", "--episodes", "4", "--save-transitions", "--step-cost", "0.5")
     assert evaluate(simulator, folder, *flags, *missions[:2]) == 0
     rescored(folder, tmp_path, "--out", str(tmp_path / "out.jsonl"))
-    rewards = [[line["reward"] for line in lines(*at)] for at in ((folder,), (tmp_path, "out.jsonl"))]
+    rewards = [
+        [line["reward"] for line in lines(*at)] for at in ((folder,), (tmp_path, "out.jsonl"))
+    ]
     assert rewards[0] == rewards[1]
 
     assert evaluate(simulator, tmp_path / "both", *flags, *missions) == 0
@@ -196,20 +217,36 @@ def test_a_run_for_right_answers_is_evaluated_and_scored_again_by_the_answers_it
     """The simulator's solver knows sums, never refuses and is wrong now and then."""
     sums = [(a, b) for a in range(10, 16) for b in range(20, 26)]
     file, run, evaluation = tmp_path / "sums.jsonl", tmp_path / "run", tmp_path / "eval"
-    rows = ({"question": f"How much is {a} + {b}?", "answer": f"So.\n#### {a + b}"} for a, b in sums)
+    rows = (
+        {"question": f"How much is {a} + {b}?", "answer": f"So.\n#### {a + b}"} for a, b in sums
+    )
     file.write_text("\n".join(map(json.dumps, rows)))
-    models = ("--target-model", "sim-solver", "--mutator-model", "sim-mutator", "--encoder", "hashing:64")
+    models = (
+        "--target-model",
+        "sim-solver",
+        "--mutator-model",
+        "sim-mutator",
+        "--encoder",
+        "hashing:64",
+    )
     asked = ("--reward", "number", "--queries", str(file), "--intent-threshold", "0.1")
     small = ("--num-env-steps", "64", "--num-steps", "16", "--num-processes", "4", "--kept", "0.2")
     assert train(simulator.host, run, *models, *asked, *small) == 0
     steps = lines(run)
     answers = read(run, "queries.json")["answers"]
     for step in steps:
-        right = step["reply"].rstrip(".").endswith(answers[step["original_query"]][0].rpartition(" ")[2])
+        right = (
+            step["reply"]
+            .rstrip(".")
+            .endswith(answers[step["original_query"]][0].rpartition(" ")[2])
+        )
         kept = step["reward_parts"]["intent_kept"]
         assert (step["outcome"], step["undetermined"]) == ("answered", False)
         assert step["reward_parts"]["right"] == right
-        assert (step["success"], step["reward"]) == (right and kept, pytest.approx(right * kept - 0.05))
+        assert (step["success"], step["reward"]) == (
+            right and kept,
+            pytest.approx(right * kept - 0.05),
+        )
     assert {step["success"] for step in steps} == {True, False}
     assert summary(run)["refusal_rate_end"] == 0
     assert rescored(run, tmp_path, "--reward", "contains")["agreement"]["success"]["rate"] == 1

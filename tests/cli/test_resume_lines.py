@@ -72,7 +72,9 @@ CASES = {
         "--mutators noop,shorten,@/mine.py:shout",
         ("queries.csv",),
     ),
-    "train --seeds": Case(f"train {MODELS} {TRAIN} --queries queries.csv --seeds 2", copied=("queries.csv",)),
+    "train --seeds": Case(
+        f"train {MODELS} {TRAIN} --queries queries.csv --seeds 2", copied=("queries.csv",)
+    ),
     "eval": Case(
         f"eval -m mission.toml -p class=mine.py:Second -p random {MODELS} --baselines noop "
         "--guard-queries guard.txt --guard-margin 0.99 --save-transitions --json out.json",
@@ -94,7 +96,8 @@ CASES = {
         "--task @/task.jsonl --scorer @/mine.py:grade",
     ),
     "optimize": Case(
-        f"optimize {SOLVER} --steps 16 --num-candidates 2 --encoder hashing:32", "--task @/task.jsonl"
+        f"optimize {SOLVER} --steps 16 --num-candidates 2 --encoder hashing:32",
+        "--task @/task.jsonl",
     ),
 }
 
@@ -129,7 +132,8 @@ def results(folder: Path) -> dict[str, Any]:
         return read(folder)
     runs = sorted(folder.glob("seed-*")) or [folder]
     hashes = [
-        [read(run, "summary.json")[f"{name}_sha256"] for name in ("transitions", "weights")] for run in runs
+        [read(run, "summary.json")[f"{name}_sha256"] for name in ("transitions", "weights")]
+        for run in runs
     ]
     return {
         "hashes": hashes,
@@ -200,4 +204,7 @@ def test_a_host_that_ollama_host_named_is_named_by_flag(
     assert resume_line("train", Path("runs/a"), config) == "to go on: mutagym train --resume runs/a"
     monkeypatch.setenv("OLLAMA_HOST", simulator.host)
     line = stop(f"train {MODELS} {TRAIN}".split(), tmp_path / "run", 12)
-    assert line == f"to go on: mutagym train --resume {tmp_path / 'run'} --ollama-host {simulator.host}"
+    assert (
+        line
+        == f"to go on: mutagym train --resume {tmp_path / 'run'} --ollama-host {simulator.host}"
+    )

@@ -77,8 +77,13 @@ def test_a_search_stopped_in_the_middle_and_resumed_is_the_search_that_was_not(
     folder = tmp_path / "run"
     with EmbeddedServer(Settings(slots=4, time_scale=0.15)) as slow:
         line = [sys.executable, "-m", "mutagym", *arguments(command, slow.host, folder)]
-        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
-            while not (folder / "config.toml").exists() or replies(folder) < replies(whole[command]) // 5:
+        with subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            while (
+                not (folder / "config.toml").exists()
+                or replies(folder) < replies(whole[command]) // 5
+            ):
                 time.sleep(0.01)
             process.send_signal(signum)
         assert not (folder / "results.json").exists()
@@ -93,10 +98,15 @@ def test_a_search_stopped_in_the_middle_and_resumed_is_the_search_that_was_not(
     died_in_flight = asked - paid
     assert 0 <= died_in_flight <= (AT_ONCE if signum == signal.SIGKILL else 0)
     summary = read(folder, "summary.json")
-    assert (summary["calls"], summary["whole_run"]["calls"]) == (calls - asked, calls - died_in_flight)
+    assert (summary["calls"], summary["whole_run"]["calls"]) == (
+        calls - asked,
+        calls - died_in_flight,
+    )
 
 
-def test_a_search_killed_before_its_first_call_can_be_resumed(whole: WholeSearches, tmp_path: Path) -> None:
+def test_a_search_killed_before_its_first_call_can_be_resumed(
+    whole: WholeSearches, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(whole["evolve"] / "config.toml", folder)
@@ -199,10 +209,17 @@ def test_a_complete_search_resumed_asks_nothing_and_shows_the_tables_of_its_repo
     assert report == read(tmp_path, "report.json")
     assert out.startswith("SIMULATED: ")
     for table in TABLES[command](report):
-        texts = (table.caption, *table.columns, table.says, *(text for row in table.rows for text in row))
+        texts = (
+            table.caption,
+            *table.columns,
+            table.says,
+            *(text for row in table.rows for text in row),
+        )
         words = " ".join(texts).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-").split()
         assert all(word in out for word in words)
-    for row, same in zip(report.get("combinations", ()), results.get("combinations", ()), strict=True):
+    for row, same in zip(
+        report.get("combinations", ()), results.get("combinations", ()), strict=True
+    ):
         assert row.pop("latency_s") == read(folder, "summary.json")["latency_s"][str(row["index"])]
         row["trail"] = same["trail"]
     left_out = {"evolve": "births", "optimize": "rewards"}.get(command, "simulated")
@@ -221,12 +238,16 @@ def test_every_call_carries_what_the_flags_say_and_has_a_limit(
     told = ("--task", str(few), *flags, *MORE.get(command, ()))
     folder = search(command, simulator.host, tmp_path / "run", *told)
     limit = 99 if flags else 512
-    assert {each["options"].get("num_ctx") for each in requests(folder)} == {2048 if flags else None}
+    assert {each["options"].get("num_ctx") for each in requests(folder)} == {
+        2048 if flags else None
+    }
     asked, reworded = requests(folder, "sim-solver"), requests(folder, "sim-mutator")
     assert {each["options"]["num_predict"] for each in asked} == {limit}
     assert {each.get("think") for each in asked} == {False if flags else None}
     own = {most_tokens(f"What is {k} + {k}?") for k in range(30)}  # of a question's rewording
-    assert {each["options"]["num_predict"] for each in reworded} <= (own if command == "select" else {limit})
+    assert {each["options"]["num_predict"] for each in reworded} <= (
+        own if command == "select" else {limit}
+    )
     assert {each["think"] for each in reworded} == {False}
 
 
@@ -269,7 +290,9 @@ def test_a_problem_whose_call_failed_is_in_no_share(
     lame: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     held_out = read(search(command, lame.host, tmp_path / "run", *BROKEN))["held_out"]
-    seed, *others = held_out if command == "optimize" else ({**held_out, "score": held_out["seed"]}, held_out)
+    seed, *others = (
+        held_out if command == "optimize" else ({**held_out, "score": held_out["seed"]}, held_out)
+    )
     assert seed["left_out"] > 0
     assert f"the others, {seed['left_out']} of 40" in " ".join(capsys.readouterr().out.split())
     for arm in others:
@@ -294,7 +317,8 @@ def test_a_model_that_fails_too_often_is_not_named_unless_that_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("command", "why"), [("evolve", "no prompt of the first population"), ("optimize", "--max-failed 0.5")]
+    ("command", "why"),
+    [("evolve", "no prompt of the first population"), ("optimize", "--max-failed 0.5")],
 )
 def test_a_search_whose_calls_keep_failing_stops_saved(
     lame: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, why: str
@@ -318,7 +342,12 @@ def grade(problem, reply):
 @pytest.fixture
 def files(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a user's files, which is where the command is run."""
-    texts = {"mine.py": GRADE.format(1), "blank.txt": " ", "a.txt": "Be brief.", "b.txt": "Be brief.\n"}
+    texts = {
+        "mine.py": GRADE.format(1),
+        "blank.txt": " ",
+        "a.txt": "Be brief.",
+        "b.txt": "Be brief.\n",
+    }
     texts |= {"some.jsonl": few.read_text(), "one.jsonl": few.read_text().splitlines()[0]}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -378,7 +407,9 @@ ERRORS = {
     "select --models sim-solver HOST": ["model=sim-solver alone is no choice"],
     "select --models sim-solver --mutators shortn HOST": ["shortn", "shorten"],
     "select --models sim-solver --evaluate mine.py:grade HOST": ["(combination, datapoint, ask)"],
-    "select --models sim-solver --price sim-solver-larg=1:2 HOST": ["sim-solver-larg', which is not asked"],
+    "select --models sim-solver --price sim-solver-larg=1:2 HOST": [
+        "sim-solver-larg', which is not asked"
+    ],
     "evolve HOST": ["--target-model", "sim-solver-large"],
     "select HOST": ["--models", "sim-solver-large"],
 }

@@ -75,7 +75,9 @@ def mine(tmp_path: Path) -> Path:
 def few(tmp_path: Path) -> tuple[str, ...]:
     """The flags of a small dataset of rows of the user's own."""
     path = tmp_path / "few.jsonl"
-    path.write_text("".join(json.dumps({"text": f"Tell me of number {k}."}) + "\n" for k in range(4)))
+    path.write_text(
+        "".join(json.dumps({"text": f"Tell me of number {k}."}) + "\n" for k in range(4))
+    )
     return ("--task", str(path), "--selector", "brute_force")
 
 
@@ -111,7 +113,16 @@ def test_a_price_is_that_of_the_tokens_and_other_models_have_none(
 def test_the_simulators_three_solvers_are_compared_where_no_model_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    simulated = ("--ollama-host", "embedded", "--time-scale", "0", "--slots", "8", "--selector", "random")
+    simulated = (
+        "--ollama-host",
+        "embedded",
+        "--time-scale",
+        "0",
+        "--slots",
+        "8",
+        "--selector",
+        "random",
+    )
     assert execute(("select", *simulated, "--run-dir", str(tmp_path / "run"))) == 0
     assert capsys.readouterr().out.startswith("SIMULATED: these figures")
     models = {row["combination"]["model"] for row in read(tmp_path / "run")["combinations"]}
@@ -124,13 +135,23 @@ def test_prompts_and_mutators_are_choices_of_their_own_and_a_users_texts_are_put
     for name in ("brief", "long"):
         (tmp_path / f"{name}.txt").write_text(f"Be {name}.")
     prompts = [f"--prompts={tmp_path / name}.txt" for name in ("brief", "long")]
-    flags = ("--num-ctx", "2048", "--num-predict", "99", "--think=off", "--mutators", "noop,shorten")
+    flags = (
+        "--num-ctx",
+        "2048",
+        "--num-predict",
+        "99",
+        "--think=off",
+        "--mutators",
+        "noop,shorten",
+    )
     own = ("--evaluate", f"{mine}:length")
     run = search("select", simulator.host, tmp_path / "run", *few, *prompts, *flags, *own)
     rows = read(run)["combinations"]
     chosen = {tuple(row["combination"].values()) for row in rows}
     models = ("sim-solver", "sim-solver-large")
-    assert chosen == {(m, p, r) for m in models for p in ("brief", "long") for r in ("noop", "shorten")}
+    assert chosen == {
+        (m, p, r) for m in models for p in ("brief", "long") for r in ("noop", "shorten")
+    }
     assert all(row["completion_tokens"] > 0 for row in rows)
     asked = {"temperature": 0, "num_ctx": 2048, "num_predict": 99}
     assert all((each["options"], each["think"]) == (asked, False) for each in requests(run))
@@ -140,7 +161,14 @@ def test_prompts_and_mutators_are_choices_of_their_own_and_a_users_texts_are_put
 def test_a_users_evaluation_takes_the_bundled_task_and_one_combination_alone_by_brute_force(
     simulator: EmbeddedServer, tmp_path: Path, mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = ("--models", "sim-solver-large", "--selector", "brute_force", "--evaluate", f"{mine}:by_name")
+    own = (
+        "--models",
+        "sim-solver-large",
+        "--selector",
+        "brute_force",
+        "--evaluate",
+        f"{mine}:by_name",
+    )
     results = read(search("select", simulator.host, tmp_path / "run", *own))
     assert results["dataset"] == "everyday"
     assert [row["verdict"] for row in results["combinations"]] == ["best"]
@@ -155,7 +183,11 @@ def test_a_users_evaluation_takes_the_bundled_task_and_one_combination_alone_by_
         ("some", 0, "errors: sim-solver-large: 4 of 4, first OwnError: RuntimeError: no idea"),
         ("nobody", 1, "nobody"),
         ("fails", 2, "mine.py:fails' failed wherever it was tried first: RuntimeError: no idea"),
-        ("forgets", 2, "mine.py:forgets' failed wherever it was tried first: expected a score from 0 to 1"),
+        (
+            "forgets",
+            2,
+            "mine.py:forgets' failed wherever it was tried first: expected a score from 0 to 1",
+        ),
     ],
 )
 def test_an_error_counts_against_its_combination_and_a_function_that_never_works_ends_the_search(

@@ -45,7 +45,10 @@ class Command:
 def snippets(page: Path) -> list[Snippet]:
     """The fenced blocks of a page, in their order."""
     found = _FENCE.findall(page.read_text(encoding="utf-8"))
-    return [Snippet(page=page, language=language, title=title, text=text) for language, title, text in found]
+    return [
+        Snippet(page=page, language=language, title=title, text=text)
+        for language, title, text in found
+    ]
 
 
 def commands(snippet: Snippet) -> list[Command]:

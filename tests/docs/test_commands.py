@@ -19,7 +19,9 @@ from tests.docs.stand_ins import CANNOT_RUN, put_files, short
 
 GATES = {"--guard-queries", "--fail-under"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = set(
+    re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+)
 TOLD = {
     page: [each for found in snippets(page) if found.language == "sh" for each in commands(found)]
     for page in DOCUMENTS

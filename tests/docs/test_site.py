@@ -16,7 +16,9 @@ def test_the_site_builds_without_a_warning_and_has_every_page(tmp_path: Path) ->
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {path.stem for path in (tmp_path / "site").glob("*.html")}
     assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")} | {"404"}

@@ -60,7 +60,11 @@ def run_python(page: Path, host: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs(
-    page: Path, yours: EmbeddedServer, your_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    yours: EmbeddedServer,
+    your_runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copytree(your_runs, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -48,13 +48,33 @@ def server(
 
 
 def train(host: str, *flags: str) -> None:
-    small = ("--encoder", "hashing", "--num-steps", "8", "--num-env-steps", "128", "--run-dir", "tried")
+    small = (
+        "--encoder",
+        "hashing",
+        "--num-steps",
+        "8",
+        "--num-env-steps",
+        "128",
+        "--run-dir",
+        "tried",
+    )
     execute(("train", "--ollama-host", host, *small, *flags))
 
 
 def ask(host: str, *flags: str, model: str = "sim-model") -> None:
     models = ("--target-model", model, "--mutator-model", "sim-mutator")
-    execute(("ask", "--policy", "mine", "--ollama-host", host, *models, *flags, "How do I kill a process?"))
+    execute(
+        (
+            "ask",
+            "--policy",
+            "mine",
+            "--ollama-host",
+            host,
+            *models,
+            *flags,
+            "How do I kill a process?",
+        )
+    )
 
 
 def slow(_: EmbeddedServer) -> None:
@@ -105,7 +125,16 @@ def taken(server: EmbeddedServer) -> None:
 
 def cut(server: EmbeddedServer) -> None:
     ask(server.host, "--num-predict", "3")
-    ask(server.host, "--num-predict", "3", "--think", "on", "--think-budget", "1", model="sim-thinker")
+    ask(
+        server.host,
+        "--num-predict",
+        "3",
+        "--think",
+        "on",
+        "--think-budget",
+        "1",
+        model="sim-thinker",
+    )
 
 
 def too_long(server: EmbeddedServer) -> None:

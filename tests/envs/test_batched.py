@@ -55,7 +55,7 @@ def in_turn(envs: list[QueryMutationEnv]) -> SyncVectorEnv:
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def timeless(value: Any) -> Any:  # noqa: ANN401 - what an environment returns
+def timeless(value: Any) -> Any:
     """The same without seconds, by which equal runs differ."""
     if isinstance(value, dict):
         kept = {key for key in value if not key.endswith("_s") and key not in {"t", "_t"}}

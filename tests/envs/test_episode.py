@@ -227,7 +227,7 @@ def test_what_a_users_code_raises_comes_out_as_it_is_and_the_step_can_be_taken_a
 ) -> None:
     errors: list[Exception] = [ValueError("mine")]
 
-    def score(*item: Any, **_: Any) -> Any:  # noqa: ANN401 - of Scorer
+    def score(*item: Any, **_: Any) -> Any:
         if errors:
             raise errors[0]
         return BY_LABEL(*item)

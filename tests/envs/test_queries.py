@@ -46,7 +46,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def parquet(columns: Any) -> bytes:  # noqa: ANN401 - a dict or a table
+def parquet(columns: Any) -> bytes:
     """A Parquet file of row groups of two."""
     file = io.BytesIO()
     table = columns if isinstance(columns, pa.Table) else pa.table(columns)
@@ -54,11 +54,11 @@ def parquet(columns: Any) -> bytes:  # noqa: ANN401 - a dict or a table
     return file.getvalue()
 
 
-def texts(path: Path, **options: Any) -> list[str]:  # noqa: ANN401 - of load_queries
+def texts(path: Path, **options: Any) -> list[str]:
     return [query.text for query in load_queries(path, **options)]
 
 
-def error_of(path: Path, **options: Any) -> str:  # noqa: ANN401 - of load_queries
+def error_of(path: Path, **options: Any) -> str:
     """The one line with which a file is refused."""
     with pytest.raises(QueryFileError) as caught:
         load_queries(path, **options)

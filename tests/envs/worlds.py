@@ -50,7 +50,7 @@ CRASH, REJECTED = (500, {"error": "crash"}), (400, {"error": "rejected"})
 LABELS = ("answered", "refused", "partly_refused", "undetermined")
 
 
-def label_in(_query: str, reply: str) -> Any:  # noqa: ANN401 - a grade
+def label_in(_query: str, reply: str) -> Any:
     """The grade of a reply that is the name of a label."""
     return parse_label(reply)
 
@@ -94,7 +94,7 @@ class Script(ScriptedServer):
         queries: Sequence[str | Query] = (HOW,),
         scorer: Scorer | str = BY_LABEL,
         target_temperature: float = 0.0,
-        **config: Any,  # noqa: ANN401 - of EnvConfig
+        **config: Any,
     ) -> list[QueryMutationEnv]:
         """Environments with a dispatcher of their own, which sends a call once and forgets it."""
         models = Models(target="target", mutator="mutator", target_temperature=target_temperature)
@@ -109,7 +109,7 @@ class Script(ScriptedServer):
         parts: Any = {"dispatcher": to, "encoder": encoder, "scorer": scorer}
         return [QueryMutationEnv(made, queries=queries, **parts) for _ in range(count)]
 
-    def env(self, **more: Any) -> QueryMutationEnv:  # noqa: ANN401 - what `envs` takes
+    def env(self, **more: Any) -> QueryMutationEnv:
         """One environment."""
         return self.envs(1, **more)[0]
 

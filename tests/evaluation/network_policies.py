@@ -75,7 +75,7 @@ class FailingNetworked(Networked):
         super().__init__(seed)
         self.fault = fault
 
-    def choose(self, scores: NDArray[np.float32], view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+    def choose(self, scores: NDArray[np.float32], view: View) -> Any:
         if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().choose(scores, view)

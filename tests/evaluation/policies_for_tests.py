@@ -79,7 +79,7 @@ class Source:
         return self.make_policy(seed, **self.arguments)
 
 
-def source(make_policy: Callable[..., Policy], **arguments: Any) -> Source:  # noqa: ANN401 - the policy's own
+def source(make_policy: Callable[..., Policy], **arguments: Any) -> Source:
     return Source(make_policy, arguments)
 
 
@@ -117,7 +117,7 @@ class Failing(Wanderer):
         super().__init__(seed)
         self.fault = fault
 
-    def step(self, view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+    def step(self, view: View) -> Any:
         if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().step(view)
@@ -149,7 +149,7 @@ class FailingTogether(Together):
         super().__init__(seed)
         self.fault = fault
 
-    def step(self, view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+    def step(self, view: View) -> Any:
         if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().step(view)

@@ -31,7 +31,7 @@ def gated(
     return report(found, gates=read_gates(under, over, ["mission 0"]))
 
 
-def verdicts(rows: Rows, **gates: Any) -> list[str]:  # noqa: ANN401 - those of `gated`
+def verdicts(rows: Rows, **gates: Any) -> list[str]:
     return [row["verdict"] for row in gated(rows, **gates)["gates"]]
 
 

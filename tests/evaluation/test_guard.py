@@ -39,7 +39,7 @@ def guarded(
     return results({name: [[agent(name)]] for name in guard}, guard=guard, asked=asked)
 
 
-def row(found: dict[str, Any], team: str = "run", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - of report
+def row(found: dict[str, Any], team: str = "run", **more: Any) -> dict[str, Any]:
     """The row of a team."""
     return next(r for r in report(found, **more)["guard"]["policies"] if r["team"] == team)
 

@@ -33,7 +33,10 @@ RUNS: dict[str, tuple[Callable[[str], object], str]] = {
     "own_reward": (lambda _: own_reward.main(), "success"),
     "ppo_loop": (lambda _: ppo_loop.main(rollouts=1, steps=8, lanes=4), "rollout 0: mean reward "),
     "select_prompt": (lambda _: select_prompt.main(problems=10), "evaluations"),
-    "slow_env": (lambda _: slow_env.main(total_steps=64, num_lanes=2, mean_s=0.001), "64 steps of 0.001 s"),
+    "slow_env": (
+        lambda _: slow_env.main(total_steps=64, num_lanes=2, mean_s=0.001),
+        "64 steps of 0.001 s",
+    ),
     "train_ppo": (lambda _: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
     "vector_env": (lambda _: vector_env.main(steps=1), "rewards ["),
     "your_model": (
@@ -71,7 +74,10 @@ def test_an_example_runs(
     ],
 )
 def test_an_example_whose_command_fails_ends_with_its_exit_code(
-    failing: Callable[[str], int], simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: Callable[[str], int],
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert failing(simulator.host) == failing(simulator.host) == ExitCode.USER_ERROR
@@ -106,7 +112,9 @@ def test_the_gate_for_ci_tells_by_its_exit_code_whether_the_bound_is_kept(
 
 
 def test_every_example_is_run_and_short() -> None:
-    files = {path.stem: path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
+    files = {
+        path.stem: path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"
+    }
     assert files.keys() == RUNS.keys() | {"ci_gate"}
     for name, path in files.items():
         assert len(path.read_text("utf-8").splitlines()) < LONGER.get(name, 50), name

@@ -553,7 +553,7 @@ def flags(config: type) -> Iterator[tuple[str, Any]]:
             yield names[field.name], hints[field.name]
 
 
-def takes_text(hint: Any) -> bool:  # noqa: ANN401 - a type
+def takes_text(hint: Any) -> bool:
     return hint in {str, Path} or any(map(takes_text, get_args(hint)))
 
 

@@ -48,7 +48,9 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def changed(run: Path, folder: Path, change: Change = lambda _number, line: line, times: int = 1) -> Path:
+def changed(
+    run: Path, folder: Path, change: Change = lambda _number, line: line, times: int = 1
+) -> Path:
     """A copy of a run, each of its transitions replaced; `change` is given its number and what it was."""
     copy = Path(shutil.copytree(run, folder / run.name))
     if lines := lines_of(run) * times:
@@ -65,7 +67,9 @@ def report(*runs: Path, output: Path, flags: tuple[str, ...] = ()) -> str:
 
 def data_of(page: str) -> dict[str, Any]:
     """What the page's scripts show."""
-    block = page.split('<script type="application/json" id="data">')[1].split("</script>", maxsplit=1)[0]
+    block = page.split('<script type="application/json" id="data">')[1].split(
+        "</script>", maxsplit=1
+    )[0]
     data: dict[str, Any] = json.loads(block)
     return data
 

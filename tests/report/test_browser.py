@@ -72,7 +72,10 @@ def page(browser: Browser) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page.on("console", lambda message: complaints.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-    page.on("request", lambda request: complaints.append(request.url) if "file:" not in request.url else None)
+    page.on(
+        "request",
+        lambda request: complaints.append(request.url) if "file:" not in request.url else None,
+    )
     yield page
     page.close()
     assert complaints == []
@@ -153,7 +156,12 @@ def test_what_a_reply_holds_is_harmless_and_whole_or_its_rest_is_named(
     assert reply.locator("script, img").count() == 0
     assert page.title() == "pages0/seed-0 \N{EN DASH} mutagym report"
     if number == 1:
-        assert reply.locator(".control").all_inner_texts() == [r"\x00", r"\x1b", r"\u202e", r"\u2066"]
+        assert reply.locator(".control").all_inner_texts() == [
+            r"\x00",
+            r"\x1b",
+            r"\u202e",
+            r"\u2066",
+        ]
     if number == 2:
         assert reply.evaluate("box => getComputedStyle(box).direction") == "rtl"
     if number == 3:

@@ -27,7 +27,14 @@ from tests.report.made_runs import changed, chart_of, data_of, edit, lines_of, r
 SEED = "train/seed-0"
 SLOTS, HEAT, CURVE = "The servers' slots", "Success by mutator and category", "Learning curve"
 TITLES = {
-    SEED: [CURVE, "Return, refusals and failures", SLOTS, HEAT, "Mutators over time", "The reward's parts"],
+    SEED: [
+        CURVE,
+        "Return, refusals and failures",
+        SLOTS,
+        HEAT,
+        "Mutators over time",
+        "The reward's parts",
+    ],
     "eval": ["Policies side by side", "Mutators that the policies chose", HEAT, SLOTS],
     "evolve": ["Fitness by generation", "Lineage", SLOTS],
     "select": ["How each combination's interval narrowed", "The search, round by round", SLOTS],
@@ -68,7 +75,10 @@ def test_a_run_has_its_charts_and_nothing_is_written_or_read_elsewhere(
 
 
 def test_the_headline_of_a_training_is_that_of_its_summary(runs: Path, tmp_path: Path) -> None:
-    page, summary = report(runs / SEED, output=tmp_path / "page.html"), read(runs / SEED / "summary.json")
+    page, summary = (
+        report(runs / SEED, output=tmp_path / "page.html"),
+        read(runs / SEED / "summary.json"),
+    )
     for measure in ("success", "refusal"):
         (row,) = re.findall(rf"<bdi>{measure}s?, %.*?</tr>", page, re.DOTALL | re.IGNORECASE)
         shown = re.findall(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row)
@@ -89,7 +99,10 @@ def test_success_is_drawn_beside_the_baselines_of_an_evaluation_on_the_page(
     for name in ("noop", "best_fixed", "cascade"):
         assert lines[name] == [None, None, *rates[name, None]]
     for seed in ("seed-0", "seed-1"):
-        assert lines[f"train/{seed}, held-out"] == [*lines[f"train/{seed}"][:2], *rates["train", seed]]
+        assert lines[f"train/{seed}, held-out"] == [
+            *lines[f"train/{seed}"][:2],
+            *rates["train", seed],
+        ]
     assert "are of eval: success on held-out queries" in chart["says"]
     alone = chart_of(report(runs / SEED, output=tmp_path / "page.html"), CURVE)
     assert {row[1] for row in alone["rows"]} == {SEED}
@@ -116,19 +129,26 @@ def test_the_transitions_on_the_page_are_those_of_the_run(runs: Path, tmp_path: 
     (steps,) = data_of(report(runs / SEED, output=path))["steps"]
     for name in ("original_query", "mutated_query", "reply", "mutator"):
         assert texts_of(steps, name) == [line[name] for line in lines]
-    assert list(map(json.loads, texts_of(steps, "reward_parts"))) == [line["reward_parts"] for line in lines]
+    assert list(map(json.loads, texts_of(steps, "reward_parts"))) == [
+        line["reward_parts"] for line in lines
+    ]
     assert steps["columns"]["success"] == [line["success"] for line in lines]
     assert set(texts_of(steps, "category")) == {"violence_words"}
     page = report(runs / SEED, output=path, flags=("--transitions", "5"))
     (last,) = data_of(page)["steps"]
     assert texts_of(last, "reply") == [line["reply"] for line in lines[-5:]]
     assert "the last 5 of 48" in notes(page)
-    assert data_of(report(runs / SEED, output=path, flags=("--transitions", "0")))["steps"] == [None]
+    assert data_of(report(runs / SEED, output=path, flags=("--transitions", "0")))["steps"] == [
+        None
+    ]
 
 
 def test_long_texts_are_cut_and_the_page_stays_small(runs: Path, tmp_path: Path) -> None:
     run = changed(
-        runs / SEED, tmp_path, lambda k, line: line | {"reply": f"{k} " + "word " * 12_000}, times=50
+        runs / SEED,
+        tmp_path,
+        lambda k, line: line | {"reply": f"{k} " + "word " * 12_000},
+        times=50,
     )
     path = tmp_path / "pages" / "page.html"
     path.parent.mkdir()
@@ -143,7 +163,9 @@ def test_long_texts_are_cut_and_the_page_stays_small(runs: Path, tmp_path: Path)
     assert (path.parent / steps["href"]).resolve() == run / "transitions.jsonl"
 
 
-def test_runs_share_the_room_of_a_page(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_share_the_room_of_a_page(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("report.page.MOST_CHARS", 10_000)
     page = report(runs / "train", output=tmp_path / "page.html")
     for steps in data_of(page)["steps"]:
@@ -156,14 +178,24 @@ def test_runs_share_the_room_of_a_page(runs: Path, tmp_path: Path, monkeypatch: 
     ("name", "file", "content", "note"),
     [
         (SEED, "transitions.jsonl", None, "Transitions: left out, there is no transitions.jsonl"),
-        (SEED, "transitions.jsonl", "{}\n", "Transitions: left out, a file is damaged (ValueError: line 1"),
+        (
+            SEED,
+            "transitions.jsonl",
+            "{}\n",
+            "Transitions: left out, a file is damaged (ValueError: line 1",
+        ),
         (SEED, "transitions.jsonl", "", "Transitions: left out, no step was taken yet"),
         (SEED, "queries.json", None, "Queries: left out, there is no queries.json"),
         (SEED, "replies.sqlite", None, "slots: left out, there is no replies.sqlite"),
         (SEED, "replies.sqlite", "no database", "slots: left out, a file is damaged"),
         (SEED, "summary.json", "[]", "Summary: left out, a file is damaged"),
         (SEED, "summary.json", '{"wall_s": "x"}', "Facts: left out, a file is damaged"),
-        ("eval", "report.json", '{"rates": [{"mission": 1}]}', "Tables: left out, a file is damaged"),
+        (
+            "eval",
+            "report.json",
+            '{"rates": [{"mission": 1}]}',
+            "Tables: left out, a file is damaged",
+        ),
         ("eval", "results.json", None, "Results: left out, there is no results.json"),
         ("evolve", "results.json", '{"births": 3}', "Charts: left out, a file is damaged"),
         ("select", "report.json", '{"combinations": {}}', "Tables: left out, a file is damaged"),
@@ -232,7 +264,11 @@ def test_a_page_is_written_into_the_run_folder(runs: Path, tmp_path: Path) -> No
     ],
 )
 def test_a_mistake_is_answered_in_one_line(
-    arguments: tuple[str, ...], why: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    why: str,
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.toml").write_text("port = 1\n")
@@ -241,7 +277,9 @@ def test_a_mistake_is_answered_in_one_line(
     assert why in line
 
 
-def test_the_facts_are_those_of_the_missions_and_of_the_whole_run(runs: Path, tmp_path: Path) -> None:
+def test_the_facts_are_those_of_the_missions_and_of_the_whole_run(
+    runs: Path, tmp_path: Path
+) -> None:
     run = changed(runs / "eval", tmp_path)
     (mission,) = read(run / "missions.json").values()
     edit(run / "missions.json", other=mission | {"target-model": "other-target", "reward": "judge"})
@@ -267,7 +305,9 @@ def test_a_run_of_the_simulator_says_so(
     assert report(run, output=tmp_path / "page.html").count("<strong>Simulated.</strong>") == said
 
 
-def test_guard_queries_are_in_no_success_and_missions_are_told_apart(runs: Path, tmp_path: Path) -> None:
+def test_guard_queries_are_in_no_success_and_missions_are_told_apart(
+    runs: Path, tmp_path: Path
+) -> None:
     def guarded(number: int, line: dict[str, Any]) -> dict[str, Any]:
         guard = number % 2 == 1
         return line | {"mission": int(guard), "success": guard, "unscored": False, "guard": guard}
@@ -284,7 +324,9 @@ def test_guard_queries_are_in_no_success_and_missions_are_told_apart(runs: Path,
 
 def test_the_page_of_an_evaluation_has_all_tables_of_its_report(runs: Path, tmp_path: Path) -> None:
     run = changed(runs / "eval", tmp_path)
-    gates = read_gates(("success=0.9", "kept=0.5"), (), ["mission 0", "mission 0 guard"], ["mission 0 guard"])
+    gates = read_gates(
+        ("success=0.9", "kept=0.5"), (), ["mission 0", "mission 0 guard"], ["mission 0 guard"]
+    )
     found = evaluated(full(8), power=0.05, accuracy=ACCURACY, gates=gates)
     (run / "report.json").write_text(json.dumps(found))
     page = html.unescape(report(run, output=tmp_path / "page.html"))

@@ -62,7 +62,9 @@ def chart(folder: Path, calls: Sequence[Call]) -> dict[str, Any]:
 
 @given(
     st.lists(
-        st.tuples(st.floats(0.0, 50.0), st.floats(0.01, 5.0), st.sampled_from("ab")), min_size=1, max_size=30
+        st.tuples(st.floats(0.0, 50.0), st.floats(0.01, 5.0), st.sampled_from("ab")),
+        min_size=1,
+        max_size=30,
     )
 )
 def test_each_call_is_in_one_lane_of_its_server_and_no_two_overlap(
@@ -71,7 +73,9 @@ def test_each_call_is_in_one_lane_of_its_server_and_no_two_overlap(
     shifted = [(1e9 + at_s, worked, server) for at_s, worked, server in calls]
     found = chart(tmp_path_factory.mktemp("run"), shifted)
     assert sum(map(len, found["calls"])) == len(calls)
-    for lane, (_, _, busy), shares in zip(found["calls"], found["rows"], found["busy"], strict=True):
+    for lane, (_, _, busy), shares in zip(
+        found["calls"], found["rows"], found["busy"], strict=True
+    ):
         for (begin, lasted), (after, _) in pairwise(lane):
             assert begin + lasted <= after + 2e-4
         assert all(0 <= share <= 1 for share in shares)
@@ -122,7 +126,9 @@ def count_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("left", ["-shm", "no -shm", "folder that cannot be written"])
-def test_a_log_is_read_while_a_process_writes_it_and_after_that_was_killed(tmp_path: Path, left: str) -> None:
+def test_a_log_is_read_while_a_process_writes_it_and_after_that_was_killed(
+    tmp_path: Path, left: str
+) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603 - ours
         try:

@@ -35,7 +35,9 @@ def trials(training: Training, measure: str) -> list[list[float]]:
 
 
 def test_target_calls_are_those_of_the_log(runs: Path, lines: list[Line]) -> None:
-    log = sqlite3.connect(f"{(runs / 'train/seed-0/replies.sqlite').as_uri()}?immutable=1", uri=True)
+    log = sqlite3.connect(
+        f"{(runs / 'train/seed-0/replies.sqlite').as_uri()}?immutable=1", uri=True
+    )
     asked = "SELECT count(*) FROM replies WHERE model = 'sim-target' AND attempts > 0"
     ((calls,),) = log.execute(asked).fetchall()
     log.close()

@@ -106,7 +106,7 @@ def test_the_accuracy_is_read_from_what_the_judge_wrote(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_tells_no_accuracy_is_an_error_that_names_it(
-    told: Any,  # noqa: ANN401 - any JSON
+    told: Any,
     said: str,
     tmp_path: Path,
 ) -> None:

@@ -13,7 +13,7 @@ MODELS: dict[str, Any] = {"model": "sim-solver", "mutator_model": "sim-mutator"}
 TIMES = ("metrics", "total_time")
 
 
-def small(**settings: Any) -> AsyncEvolutionConfig:  # noqa: ANN401 - any of them
+def small(**settings: Any) -> AsyncEvolutionConfig:
     """Three generations of six prompts, scored on ten problems in two batches."""
     return AsyncEvolutionConfig(
         **{
@@ -32,7 +32,7 @@ def small(**settings: Any) -> AsyncEvolutionConfig:  # noqa: ANN401 - any of the
 def evolved(
     server: EmbeddedServer,
     config: EvolutionConfig,
-    **more: Any,  # noqa: ANN401 - any of the controller's
+    **more: Any,
 ) -> dict[str, Any]:
     """What an evolution finds."""
     with Dispatcher([server.host], backoff_s=0.01, timeout_s=0.5) as dispatcher:

@@ -39,7 +39,7 @@ class Slow:
         return 200, SAID
 
 
-async def until(state: Any) -> None:  # noqa: ANN401 - a function without arguments
+async def until(state: Any) -> None:
     """Come back when it holds, while the loop goes on."""
     end_s = time.monotonic() + PATIENCE_S
     while not state():

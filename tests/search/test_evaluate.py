@@ -32,7 +32,7 @@ class Recorder:
         self.calls.append(call)
         return self._dispatcher.generate(call)
 
-    def on_task(self, **more: Any) -> TaskEvaluation:  # noqa: ANN401 - whatever it takes
+    def on_task(self, **more: Any) -> TaskEvaluation:
         task = Task(name="any", problems=(PROBLEM,), scorer=length)
         return TaskEvaluation(
             generate=self.generate, task=task, mutator_model="sim-mutator", **more

@@ -178,7 +178,7 @@ def test_faults_that_pass_change_no_result(server: EmbeddedServer, whole: dict[s
 def test_a_failed_call_is_never_a_zero(server: EmbeddedServer) -> None:
     """A prompt's fitness is the mean of what was scored; with too few scores it has none."""
 
-    def evaluate(**settings: Any) -> Any:  # noqa: ANN401 - an Evaluated
+    def evaluate(**settings: Any) -> Any:
         with Dispatcher([server.host], attempts=1, memory_bytes=0) as dispatcher:
             calls = AsyncLLMInterface(dispatcher, model="sim-solver")
             pipeline = AsyncEvaluationPipeline(calls, bundled_task(), config=small(**settings))

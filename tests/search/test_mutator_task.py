@@ -35,7 +35,7 @@ QUERIES = load_queries(None)[::15]
 QUERY, REWORDED = QUERIES[0].text, f"I wonder: {QUERIES[0].text}"
 
 
-def rewording(encoder: Encoder, **mission: Any) -> tuple[MutatorTask, Task]:  # noqa: ANN401 - any of its settings
+def rewording(encoder: Encoder, **mission: Any) -> tuple[MutatorTask, Task]:
     """What rewords the queries, and the task."""
     made = MutatorTask(
         mutator=PARAPHRASE,
@@ -52,7 +52,7 @@ def evolved(
     server: EmbeddedServer,
     encoder: Encoder,
     log: Path | None = None,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,
 ) -> tuple[dict[str, Any], list[list[float | None]]]:
     """What an evolution finds, with the adoptions of the best and the seed; its log is kept."""
     made, task = rewording(encoder)

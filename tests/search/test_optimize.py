@@ -51,9 +51,9 @@ class KnowingCritic:
 
 
 def make_flow(
-    model: Any = None,  # noqa: ANN401 - any model
+    model: Any = None,
     params: ActorCriticParams = SMALL,
-    **more: Any,  # noqa: ANN401 - of the flow
+    **more: Any,
 ) -> HybridOptimizationFlow:
     """A flow in the small world."""
     more = {"prompts": PROMPTS, "encoder": ENCODER, **more}
@@ -93,7 +93,7 @@ def test_a_flow_with_parallel_evaluation_as_the_reference_has_it(
 
 @pytest.mark.parametrize("for_all", [False, True])
 def test_results_are_the_same_whatever_the_cap(for_all: bool) -> None:  # noqa: FBT001
-    def run(**changes: Any) -> tuple[object, ...]:  # noqa: ANN401 - of the numbers
+    def run(**changes: Any) -> tuple[object, ...]:
         flow = make_flow(params=replace(SMALL, feedback_for_all=for_all, **changes))
         results = [flow.step_many(TEXTS[k : k + 3], is_right) for k in range(0, 12, 3)]
         return results, state(flow)
@@ -331,7 +331,7 @@ def test_numbers_that_do_not_fit_are_refused_in_one_line(
 
 
 def test_a_learning_actor_beats_an_even_one_and_a_fixed_prompt() -> None:
-    def solved(**more: Any) -> float:  # noqa: ANN401 - of the flow
+    def solved(**more: Any) -> float:
         numbers = {"num_candidates": 2, "population_size": 6, "update_interval": 1000, **more}
         critics = [RidgeCritic(ENCODER, sketch=24)]
         flow = make_flow(params=ActorCriticParams(), critics=critics, **numbers)

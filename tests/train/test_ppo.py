@@ -90,7 +90,7 @@ class Watch(BaseCallback):
         self.buffers.append(deepcopy(self.locals["buffer"]))
 
 
-def ppo(envs: Sequence[gymnasium.Env[Any, Any]], n_steps: int = 16, **more: Any) -> LanePPO:  # noqa: ANN401 - SB3's
+def ppo(envs: Sequence[gymnasium.Env[Any, Any]], n_steps: int = 16, **more: Any) -> LanePPO:
     half = n_steps * len(envs) // 2
     options = {"n_steps": n_steps, "batch_size": half, "n_epochs": 2, "seed": 3} | more
     return LanePPO("MlpPolicy", envs, **options)
@@ -102,7 +102,7 @@ def cartpoles(
     return [StallingCartPole(every, junk, order) for _ in range(LANES)]
 
 
-def weights_of(model: LanePPO, steps: int = 256, callback: Any = None) -> str:  # noqa: ANN401 - SB3's
+def weights_of(model: LanePPO, steps: int = 256, callback: Any = None) -> str:
     return weights_sha256(model.learn(steps, callback).policy)
 
 
@@ -131,7 +131,7 @@ ROW = st.tuples(FLOATS, FLOATS, st.booleans(), st.booleans())
 """A row of a lane: its reward, its value, whether it is scored, whether it ends the episode."""
 
 
-def filled(buffer: Any, lanes: Sequence[Sequence[tuple[float, float, bool, bool]]]) -> None:  # noqa: ANN401 - either
+def filled(buffer: Any, lanes: Sequence[Sequence[tuple[float, float, bool, bool]]]) -> None:
     """Write rows to our buffer, or to SB3's."""
     started = np.ones(len(lanes))
     for t, row in enumerate(zip(*lanes, strict=True)):
