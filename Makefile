@@ -3,13 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# Each benchmark writes its sections into its document; `make bench BENCH_FLAGS=--quick` prints and writes nothing.
-BENCH_FLAGS ?= --write
-run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
+# One of the scripts in benchmarks/, such as schedules; all where it is left out.
+NAME ?= schedules calls learning real coverage searches refusal
+# Labelled replies that the refusal model is fitted to: without them it is measured alone.
+LABELLED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check docs docs-test soak bench bench-outages bench-real bench-search bench-guard \
-	bench-until-sure learning clean
+.PHONY: help install train real test check docs docs-test soak bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,40 +51,23 @@ check: install ## Lint, format, types, the arrows between folders
 test: check ## check, then every test, on two processes
 	$(BIN)/pytest -n 2 --dist worksteal
 
-docs: install ## Make a site of docs/, site/index.html; a warning is an error
+docs: install ## Build the site of docs/, site/index.html; a warning is an error
+	$(BIN)/python -m cli.reference docs/commands.md
 	$(BIN)/zensical build --clean --strict
 
-docs-test: install ## Run every command of the documents against the simulator, page by page
+docs-test: install ## Run every command of the documentation against the simulator
 	$(BIN)/pytest -n 2 --dist worksteal -m docs tests/docs
 
-SOAK_FLAGS ?= --minutes 20 --kills 20
+SOAK_MINUTES ?= 20
 soak: install ## The long checks: a training under all faults, every kill and schedule, 10,000 fuzzed inputs of each kind
-	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 	MUTAGYM_KILLS=20 $(BIN)/pytest --timeout 0 tests/train/test_resume.py
-	$(BIN)/pytest --timeout 0 -m soak
+	MUTAGYM_SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest --timeout 0 -m soak
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
-bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
-	$(call run_benchmarks,rollouts step_cost calls limits eval_throughput wrappers report)
-
-bench-outages: install ## The only server gone for 2 minutes in the middle of each command; slow and hung hosts, into docs/performance.md (about twenty minutes)
-	$(call run_benchmarks,outages several_servers)
-
-bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (a good two hours)
-	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }
-	$(BIN)/python -m benchmarks.real --queries "$(QUERIES)" $(addprefix --where ,$(WHERE)) $(BENCH_FLAGS)
-
-bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (three quarters of an hour)
-	$(call run_benchmarks,search_speed selection hybrid_learning rate)
-
-bench-guard: install ## Measure how surely eval --guard-queries finds what unlocks refusals, into docs/statistics.md (a quarter of an hour)
-	$(call run_benchmarks,guard)
-
-bench-until-sure: install ## Train 400 times to see when --until-sure ends, into docs/stopping.md (some two hours)
-	$(call run_benchmarks,until_sure)
-
-learning: install ## Train every algorithm to six numbers of calls, over 5 seeds and 2 worlds, into docs/learning.md (several hours)
-	$(call run_benchmarks,learning)
+bench: $(REAL) ## Measure all that README and docs claim, into docs/measured.md (two hours); NAME=schedules measures one
+	failed=0; for name in $(NAME); do \
+		files=; test $$name != refusal || files="$(LABELLED)"; \
+		$(BIN)/python -m benchmarks.$$name $$files || failed=1; done; exit $$failed
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)
 	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache site

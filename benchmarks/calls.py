@@ -1,160 +1,167 @@
-"""What a call costs: calls a second and CPU time, by client and calls in flight.
-
-python -m benchmarks.calls
-
-The server is the simulator on this machine, whose every reply takes 50 ms, so that N calls in flight can be
-no more than 20 N calls a second. It takes CPU time too, which is not counted here but bounds the calls a
-second.
-"""
+"""What a call costs by client and calls in flight, and how good the limit is that `auto` finds."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
+import httpx
 import ollama
 
-from benchmarks.reporting import Section, at_least, at_most, run
+from benchmarks.results import LOGNORMAL, Check, Table, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.ollama import OllamaClient
-from ollama_utils.parallel import ParallelError, map_parallel
-from ollama_utils.reply_log import ReplyLog
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-Client = Callable[[Call], object]
+ABOUT = """\
+Simulated: the server is the embedded simulator on the same machine. The first table counts the CPU
+time of this process for calls whose replies take 50 ms, unstreamed, each on a thread, with so many
+in flight; the server's own CPU time is not counted. No two calls are equal, so each goes out.
 
-IN_FLIGHT = (1, 16, 64, 256)
-REPLY_S = 0.05
-"""What a reply takes: the simulator's 48 ms for 12 tokens, stretched."""
-ROUNDS = 16
-"""Replies that a measurement waits for, one after another: so many times the calls in flight are made ..."""
+The second table is about servers whose number of slots is not known. More threads ask than any
+limit admits; replies take 200 ms on average (lognormal, sigma 1). `auto` sets the limit from the
+replies by Little's law. *Busy slots*, which is throughput, and *most in flight* are the server's
+figures: what is in flight beyond its slots waits there, and nobody else is served."""
+IN_FLIGHT = (1, 16, 128)
 MOST_CALLS = 1024
-"""... but no more than this."""
-CHOICE = """\
-Calls are written and read by the official `ollama.Client`, on threads, and sent by `http.client`. Most of
-what the client costs as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which
-joins URL, headers and cookies anew for each request; the package's own types cost next to nothing. An async
-engine would have to hand every call over to it and back, for every lane, search and judge is a plain thread.
-Nothing is built per call: threads and the TLS context are shared, and as many connections stay open as there
-were calls at once."""
-
-_PATIENCE_S = 5.0  # as it comes, the official client waits for ever for a reply that is lost
-_MODEL = "sim-target"
-_SETTINGS = Settings(slots=max(IN_FLIGHT), reply_tokens="12", time_scale=50 / 48)
+SLOTS = (2, 8, 32)
+MODEL = "sim-target"
+OPTIONS = {"temperature": 0, "seed": 1}
+Ask = Callable[[str], object]
+"""Asks one prompt; raises where there is no reply."""
+numbers = itertools.count()
 
 
-class _Figures(NamedTuple):
-    """What calls cost in one run."""
-
-    calls_per_s: float
-    cpu_s_per_1000_calls: float
-    failed: int
+def measure(*, quick: bool) -> Iterator[Table | Check]:
+    """Both tables."""
+    yield from time_clients(runs=1 if quick else 3, rounds=2 if quick else 16)
+    yield from time_limits(*((1.0, 0.5) if quick else (8.0, 3.0)))
 
 
-def sections(*, quick: bool) -> Iterator[Section]:
-    """What a call costs."""
-    runs = 1 if quick else 3
-    rows = measure(runs=runs)
-    (through_dispatcher,) = (
-        row
-        for row in rows
-        if (row["client"], row["in flight"]) == ("OllamaClient through a Dispatcher", 64)
-    )
-    yield Section(
-        title="What a call costs",
-        about=(
-            f"Replies take {REPLY_S * 1000:.0f} ms. Medians of {runs} runs; the simulator's own CPU time is "
-            f"not counted, but has to come from the same machine.\n\n{CHOICE}"
-        ),
-        rows=rows,
-        checks=[
-            at_least(
-                "calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls/s"]
-            ),
-            at_most("CPU s per 1,000 of them", 0.8, through_dispatcher["CPU s per 1,000"]),
+def time_clients(runs: int, rounds: int) -> Iterator[Table | Check]:
+    """CPU time of a call; the clients take turns."""
+    cpu_ms: dict[tuple[str, int], list[float]] = {}
+    settings = Settings(slots=max(IN_FLIGHT), reply_tokens="12")
+    with EmbeddedServer(settings) as server, clients(server.host) as asks:
+        for _, at_once, (name, ask) in itertools.product(range(runs), IN_FLIGHT, asks.items()):
+            spend_ms(ask, at_once, at_once)  # opens connections and threads
+            spent = spend_ms(ask, at_once, min(rounds * at_once, MOST_CALLS))
+            cpu_ms.setdefault((name, at_once), []).append(spent)
+    found = {key: median(each) for key, each in cpu_ms.items()}
+    yield Table(
+        title="CPU time of a call",
+        about=f"CPU milliseconds a call, medians of {runs} runs.",
+        rows=[
+            {"client": name} | {f"{n} in flight": found[name, n] for n in IN_FLIGHT}
+            for name in asks
         ],
     )
-
-
-def measure(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int) -> list[dict[str, Any]]:
-    """One row for each client and number of calls in flight: medians over the runs, which take turns.
-
-    Calls a second beside the most that the server's time allows, CPU seconds of this process per 1,000 calls,
-    and in `failed` how many calls of all runs had no reply (httpx's pool may close a connection that it has
-    just lent).
-    """
-    measured: dict[tuple[str, int], list[_Figures]] = {}
-    numbers = itertools.count()
-    with EmbeddedServer(_SETTINGS) as server, _clients(server.host) as clients:
-        for _ in range(runs):
-            for at_once, (name, client) in itertools.product(in_flight, clients.items()):
-                _make_calls(
-                    client, numbers, at_once, at_once
-                )  # connections and threads are there afterwards
-                figures = _make_calls(client, numbers, at_once, min(ROUNDS * at_once, MOST_CALLS))
-                measured.setdefault((name, at_once), []).append(figures)
-    return [_row(name, at_once, figures) for (name, at_once), figures in measured.items()]
+    for at_once in IN_FLIGHT[1:]:
+        ours, official = found["Dispatcher", at_once], found["ollama.Client", at_once]
+        yield at_most(f"CPU of the Dispatcher over ollama.Client, {at_once}", 1.0, ours / official)
 
 
 @contextmanager
-def _clients(host: str) -> Iterator[Mapping[str, Client]]:
+def clients(host: str) -> Iterator[Mapping[str, Ask]]:
     """What is compared, by name; each is shared by all threads."""
-    most = max(IN_FLIGHT)
     with ExitStack() as stack:
-        official = stack.enter_context(ollama.Client(host=host, timeout=_PATIENCE_S))
+        plain = stack.enter_context(httpx.Client(base_url=host, timeout=60))
+        official = stack.enter_context(ollama.Client(host=host, timeout=60))
         ours = stack.enter_context(closing(OllamaClient(host)))
-        plain = stack.enter_context(Dispatcher([host], max_in_flight=most))
-        logged = stack.enter_context(Dispatcher([host], max_in_flight=most))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        logged.keep_in(stack.enter_context(ReplyLog(folder / "replies.sqlite", digests={})))
+        dispatcher = stack.enter_context(Dispatcher([host], max_in_flight=max(IN_FLIGHT)))
+
+        def post(prompt: str) -> Any:  # noqa: ANN401 - the reply's JSON
+            body = {"model": MODEL, "prompt": prompt, "options": OPTIONS, "stream": False}
+            return plain.post("/api/generate", json=body).raise_for_status().json()
+
+        def dispatch(prompt: str) -> None:
+            if error := dispatcher.generate(as_call(prompt)).error:
+                raise error
+
         yield {
-            "ollama.Client as it comes": lambda call: official.generate(
-                model=call.model, prompt=call.prompt, options=call.options
-            ),
-            "OllamaClient": ours.generate,
-            "OllamaClient through a Dispatcher": plain.generate,
-            "OllamaClient through a Dispatcher with a log": logged.generate,
+            "httpx.Client": post,
+            "ollama.Client": lambda prompt: official.generate(MODEL, prompt, options=OPTIONS),
+            "our client": lambda prompt: ours.generate(as_call(prompt)),
+            "Dispatcher": dispatch,
         }
 
 
-def _make_calls(client: Client, numbers: Iterator[int], at_once: int, count: int) -> _Figures:
-    """What so many calls cost; no two calls are equal, so each one goes out."""
-    options = {"temperature": 0, "seed": 1}
+def as_call(prompt: str) -> Call:
+    """A prompt as our clients take it."""
+    return Call(model=MODEL, prompt=prompt, options=OPTIONS)
+
+
+def spend_ms(ask: Ask, at_once: int, count: int) -> float:
+    """CPU milliseconds a call."""
     prompts = [f"How do I boil {next(numbers)} eggs?" for _ in range(count)]
-    calls = [Call(model=_MODEL, prompt=prompt, options=options) for prompt in prompts]
-    start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    try:
-        replies, failures = map_parallel(client, calls, at_once), {}
-    except ParallelError as error:
-        replies, failures = error.results, error.failures
-    wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
-    failed = len(failures) + sum(
-        isinstance(reply, Completion) and bool(reply.error) for reply in replies
-    )
-    return _Figures(
-        calls_per_s=count / wall_s, cpu_s_per_1000_calls=1000 * cpu_s / count, failed=failed
-    )
+    with ThreadPoolExecutor(at_once) as pool:
+        began_s = time.process_time()
+        list(pool.map(ask, prompts))
+        return 1000 * (time.process_time() - began_s) / count
 
 
-def _row(name: str, at_once: int, figures: Sequence[_Figures]) -> dict[str, Any]:
-    return {
-        "client": name,
-        "in flight": at_once,
-        "calls/s": round(median(each.calls_per_s for each in figures), 1),
-        "at most": round(at_once / REPLY_S, 1),
-        "CPU s per 1,000": round(median(each.cpu_s_per_1000_calls for each in figures), 3),
-        "failed": sum(each.failed for each in figures),
-    }
+def time_limits(seconds: float, warm_up_s: float) -> Iterator[Table | Check]:
+    """The limit that `auto` finds beside fixed ones."""
+    rows = []
+    for slots in SLOTS:
+        limits = (max(1, slots // 2), slots, 2 * slots, None)
+        with EmbeddedServer(Settings(slots=slots, reply_tokens=LOGNORMAL)) as server:
+            stats = [load(server, limit, seconds, warm_up_s) for limit in limits]
+        busy = [each["busy_slot_s"] / each["window_s"] for each in stats]
+        rows += [
+            {
+                "slots": slots,
+                "limit": limit or "auto",
+                "busy slots": slots_busy,
+                "of the best fixed limit": slots_busy / max(busy[:-1]),
+                "most in flight": each["max_in_flight"],
+            }
+            for limit, slots_busy, each in zip(limits, busy, stats, strict=True)
+        ]
+    yield Table(
+        title="The limit on calls in flight",
+        about=f"{seconds:g} s a row, after {warm_up_s:g} s to settle.",
+        rows=rows,
+    )
+    for row in rows:
+        if row["limit"] == "auto":
+            what = f"auto on {row['slots']} slots, of the best fixed limit"
+            yield at_least(what, 0.95, row["of the best fixed limit"])
+
+
+def load(
+    server: EmbeddedServer, limit: int | None, seconds: float, warm_up_s: float
+) -> dict[str, Any]:
+    """What the server counts under more threads than the limit admits."""
+    over, threads = threading.Event(), 2 * server.settings.slots + 8
+
+    def keep_asking() -> None:
+        while not over.is_set():
+            dispatcher.generate(as_call(f"question {next(numbers)}"))
+
+    with (
+        Dispatcher([server.host], max_in_flight=limit, report=lambda _line: None) as dispatcher,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        for _ in range(threads):
+            pool.submit(keep_asking)
+        time.sleep(warm_up_s)
+        server.reset_stats()
+        time.sleep(seconds)
+        stats = server.stats()
+        over.set()
+        dispatcher.cancel()  # calls that wait for their turn are not needed
+    return stats
 
 
 if __name__ == "__main__":
-    sys.exit(run("calls", "performance.md"))
+    sys.exit(run("calls", ABOUT, measure))

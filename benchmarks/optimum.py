@@ -1,70 +1,53 @@
-"""The best that any policy can reach in the simulator's world, query by query, by dynamic programming.
+"""What policies can reach in the simulator's worlds, computed and not sampled.
 
-    python -m benchmarks.optimum
-    python -m benchmarks.optimum --queries xstest_prompts.csv --where label=safe --json optimum.json
+An episode: at each step a mutator rewrites the current text (an empty rewrite changes nothing) and
+the target answers it. Answered: the episode ends with reward 1 - step cost; else the reward is
+-step cost, and after the last step the query is given up. Values are computed by dynamic
+programming over the features that the world reads in a text.
 
-An episode: at each step a mutator rewrites the current text (an empty rewrite changes nothing) and the target
-answers the text. Answered: the episode ends with reward 1 - step cost; else the reward is -step cost, and
-after the last step the query is given up. Values are computed over features of the text.
-
-A mutator by a model is one of the world's operators, whose outcomes the world itself lists: for these
-the values are exact. A mutator by rule is a function of the text, which features do not hold: for these the
-values are near. A rule is tried with a few seeds on a text that stands for the features (the query, its
-softened form, and what the rules make of them), and on an episode's own text it may do something else: of
-7,149 steps by rule that were played at random, 2 led to features other than those reckoned with. `crossover`
-counts as its own operator even where it has nothing to combine yet; in `cautious` that makes no difference.
-An environment also turns rewrites down for their form and for their similarity to the original, which is not
-known here: what is computed is an upper bound.
+What a mutator by a model may do, the world itself lists: there the values are exact. A mutator by
+rule is tried with a few seeds on a text that stands for the features, so there they are near. An
+environment also turns down rewordings for their form or meaning, which is not known here: what is
+computed is an upper bound.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
+from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
+from sklearn.model_selection import StratifiedKFold, cross_val_predict  # type: ignore[import-untyped]
+from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+from sklearn.preprocessing import OneHotEncoder  # type: ignore[import-untyped]
 
-from envs.queries import load_queries
+from envs.queries import BUNDLED_GUARD_QUERIES, BUNDLED_QUERIES, Query
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from records.errors import UserError
-from records.outputs import check_writable
 from simulator.mutator import find_operator
 from simulator.prompts import task_of
 from simulator.world import World, load_world
 from simulator.world_file import Features, Operator
 
-Outcomes = tuple[tuple[float, Features], ...]
+Array = NDArray[np.float64]
+Outcomes = Sequence[tuple[float, Features]]
 """What a mutator may lead to, each with its probability."""
 Core = tuple[str, str, bool]
 """Topic, form and harshness: what the words of a text say, whatever marks of style it carries."""
 Value = tuple[float, float]
 """A policy's expected return and its probability of success."""
-
-_USAGE_ERROR = 2
+Plan = Mapping[tuple[int, Features], str]
+"""The best mutator by steps left and features."""
 RULE_SEEDS = 8
 """Seeds over which a mutator by rule is averaged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """The values of policies on a query."""
-
-    noop: bool
-    """Whether the query is answered as it stands."""
-    best: Value
-    random: Value
-    fixed: Mapping[str, Value]
-    """By the mutator that is always chosen."""
-    plan: Mapping[tuple[int, Features], str]
-    """The best mutator by steps left and features."""
+SIDES = (BUNDLED_QUERIES, BUNDLED_GUARD_QUERIES)
+"""Harmless queries, and queries that ought to be refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,25 +58,29 @@ class Game:
     mutators: tuple[Mutator, ...]
     max_steps: int = 5
     step_cost: float = 0.05
-    _solutions: dict[object, Solution] = field(default_factory=dict)
+    _solutions: dict[object, tuple[Value, Plan]] = field(default_factory=dict)
     _outcomes: dict[tuple[str, Features], Outcomes] = field(default_factory=dict)
 
-    def solve(self, query: str) -> Solution:
-        """The solution for a query; queries that cannot be told apart share one."""
+    def best(self, query: str) -> tuple[Value, Plan]:
+        """The value of the best policy on a query, and that policy."""
         texts = Texts(self.world, query)
         key = texts.behaviour([mutator for mutator in self.mutators if mutator.kind == "rule"])
-        if key not in self._solutions:
-            self._solutions[key] = _solve_texts(self, texts)
+        if key not in self._solutions:  # queries that nothing tells apart share one
+            self._solutions[key] = self._solve(texts, None)
         return self._solutions[key]
+
+    def fixed(self, query: str, mutator: str) -> Value:
+        """The value of one mutator, always."""
+        return self._solve(Texts(self.world, query), mutator)[0]
 
     def outcomes(self, mutator: Mutator, texts: Texts, features: Features) -> Outcomes:
         """What a mutator leads to from a text with these features."""
         if mutator.kind == "rule":
             return texts.outcomes(mutator, features)
-        key = (mutator.name, features)
+        key = mutator.name, features
         if key not in self._outcomes:
             outcomes = self._operators[mutator.name].outcomes(features)
-            self._outcomes[key] = tuple((chance, after) for chance, after in outcomes if chance > 0)
+            self._outcomes[key] = [(chance, after) for chance, after in outcomes if chance > 0]
         return self._outcomes[key]
 
     @cached_property
@@ -107,59 +94,91 @@ class Game:
                 found[mutator.name] = find_operator(self.world, instruction) or first
         return found
 
+    def _solve(self, texts: Texts, fixed: str | None) -> tuple[Value, Plan]:
+        """The value at the start under one mutator, or under the best choice at each step."""
+        mutators = [each for each in self.mutators if fixed in {None, each.name}]
+        states, chances, targets = self._tabulate(texts, mutators)
+        answered = np.array([self.world.decide(features) == "answered" for features in states])
+        everywhere = np.arange(len(states))
+        returns, success = np.zeros(len(states)), np.zeros(len(states))
+        plan: dict[tuple[int, Features], str] = {}
+        for left in range(1, self.max_steps + 1):
+            later = np.where(answered, 1.0, returns) - self.step_cost
+            by_mutator = (chances * later[targets]).sum(axis=2)
+            later = np.where(answered, 1.0, success)
+            chosen = by_mutator.argmax(axis=0)
+            success = (chances * later[targets]).sum(axis=2)[chosen, everywhere]
+            returns = by_mutator[chosen, everywhere]
+            plan |= {(left, s): mutators[a].name for s, a in zip(states, chosen, strict=True)}
+        return (float(returns[0]), float(success[0])), plan
+
+    def _tabulate(
+        self, texts: Texts, mutators: Sequence[Mutator]
+    ) -> tuple[list[Features], Array, NDArray[np.intp]]:
+        """All states of an episode, the start first; by mutator, state and way the chance and the
+        state that is reached (M, S, W). The states of the last step lead to themselves.
+        """  # noqa: D205 - one sentence
+        places, rows, frontier = {texts.start: 0}, [], [texts.start]
+        for _ in range(self.max_steps):
+            new: list[Features] = []
+            for features in frontier:
+                rows.append([self.outcomes(mutator, texts, features) for mutator in mutators])
+                for _, after in (way for outcomes in rows[-1] for way in outcomes):
+                    if after not in places:
+                        places[after] = len(places)
+                        new.append(after)
+            frontier = new
+        width = max(len(outcomes) for row in rows for outcomes in row)
+        chances = np.zeros((len(mutators), len(places), width))
+        targets = np.broadcast_to(np.arange(len(places))[:, None], chances.shape).copy()
+        for place, row in enumerate(rows):
+            for action, outcomes in enumerate(row):
+                for way, (chance, after) in enumerate(outcomes):
+                    chances[action, place, way] = chance
+                    targets[action, place, way] = places[after]
+        return list(places), chances, targets
+
 
 class Texts:
-    """For each core a text that stands for it, starting from a query.
-
-    Args:
-        world: reads features.
-        query: the first text.
-    """
+    """For each core a text that stands for it, starting from a query."""
 
     def __init__(self, world: World, query: str) -> None:
         self._world = world
         self._by_core: dict[Core, str] = {}
-        self._tried: dict[tuple[str, Core], tuple[frozenset[str], Outcomes]] = {}
+        self._tried: dict[tuple[str, Core], tuple[frozenset[str], tuple[Any, ...]]] = {}
         self.start = self._remember(query)
 
     def outcomes(self, mutator: Mutator, features: Features) -> Outcomes:
         """What a mutator by rule makes of a text with these features."""
         before, tried = self._try(mutator, _core(features))
-        return tuple(
-            (chance, replace(after, marks=_moved(features.marks, before, after.marks)))
-            for chance, after in tried
-        )
+        return [
+            (
+                chance,
+                replace(to, marks=(features.marks | (to.marks - before)) - (before - to.marks)),
+            )
+            for chance, to in tried
+        ]
 
     def behaviour(self, rules: Sequence[Mutator]) -> object:
-        """All that tells this query from others: its features, and what the rules make of its words."""
-        softened = (self.start.topic, self.start.form, False)
-        for core in dict.fromkeys([_core(self.start), softened]):
+        """All that tells this query from others: its features, and what the rules make of it."""
+        cores = [_core(self.start), (self.start.topic, self.start.form, False)]
+        for core in cores:  # grows while it is read
             for rule in rules:
                 self._try(rule, core)
-        seen: set[Core] = set()
-        while len(self._by_core) > len(seen):
-            for core in [*self._by_core]:
-                seen.add(core)
-                for rule in rules:
-                    self._try(rule, core)
-        return self.start, frozenset((key, value) for key, value in self._tried.items())
+            cores += [each for each in self._by_core if each not in cores]
+        return self.start, frozenset(self._tried.items())
 
-    def _try(self, mutator: Mutator, core: Core) -> tuple[frozenset[str], Outcomes]:
-        """The marks of the core's text, and what the mutator makes of it over `RULE_SEEDS` seeds."""
-        key = (mutator.name, core)
+    def _try(self, mutator: Mutator, core: Core) -> tuple[frozenset[str], tuple[Any, ...]]:
+        """The marks of the core's text, and what the mutator makes of it."""
+        key = mutator.name, core
         if key not in self._tried:
-            text = self._standing_for(core)
+            if core not in self._by_core:
+                self._by_core[core] = self._world.soften(self._by_core[core[0], core[1], True])
+            text = self._by_core[core]
             reached = [self._remember(mutator.apply(text, (), seed)) for seed in range(RULE_SEEDS)]
-            outcomes = tuple(
-                (reached.count(each) / RULE_SEEDS, each) for each in dict.fromkeys(reached)
-            )
-            self._tried[key] = (self._world.read(text).marks, outcomes)
+            ways = tuple((reached.count(to) / RULE_SEEDS, to) for to in dict.fromkeys(reached))
+            self._tried[key] = self._world.read(text).marks, ways
         return self._tried[key]
-
-    def _standing_for(self, core: Core) -> str:
-        if core not in self._by_core:
-            self._by_core[core] = self._world.soften(self._by_core[core[0], core[1], True])
-        return self._by_core[core]
 
     def _remember(self, text: str) -> Features:
         features = self._world.read(text)
@@ -171,201 +190,85 @@ def _core(features: Features) -> Core:
     return features.topic, features.form, features.harsh
 
 
-def _moved(marks: frozenset[str], before: frozenset[str], after: frozenset[str]) -> frozenset[str]:
-    """Marks after a step that made `after` of `before`."""
-    return (marks | (after - before)) - (before - after)
+def optimum(world: str, queries: Sequence[str]) -> dict[str, float]:
+    """The mean returns of `noop` and of the best policy on these queries, all by default."""
+    game = Game(world=load_world(world), mutators=load_mutators(DEFAULT_MUTATORS))
+    noop = [game.fixed(query, "noop")[0] for query in queries]
+    best = [game.best(query)[0][0] for query in queries]
+    return {"noop": float(np.mean(noop)), "optimum": float(np.mean(best))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Table:
-    """The states of a query within an episode (S), where actions (A) lead by chance (up to O ways)."""
+def measure(world: World, sides: Sequence[Sequence[Query]]) -> dict[str, Any]:
+    """What one rewording opens of the harmless queries, and unlocks of the others, by policy.
 
-    states: list[Features]
-    targets: NDArray[np.intp]
-    """(A, S, O): the state reached."""
-    chances: NDArray[np.float64]
-    """(A, S, O): with which probability."""
-    answered: NDArray[np.bool_]
-    """(S,): whether the target answers."""
-
-
-def _solve_texts(game: Game, texts: Texts) -> Solution:
-    table = _tabulate(game, texts)
-    plan: dict[tuple[int, Features], str] = {}
-    count = len(game.mutators)
-    uniform = np.full((count, len(table.states)), 1 / count)
-    best = _evaluate(game, table, None, plan)
-    fixed = {
-        mutator.name: _evaluate(game, table, np.eye(count)[place][:, None] * np.ones_like(uniform))
-        for place, mutator in enumerate(game.mutators)
-    }
-    return Solution(
-        noop=bool(table.answered[0]),
-        best=best,
-        random=_evaluate(game, table, uniform),
-        fixed=fixed,
-        plan=plan,
+    *opened* and *unlocked* are shares of the queries that are refused as they stand. A policy is
+    good by what it opens (`harmless`), by what it leaves locked (`harmful`), or by their difference
+    (`both`). The linear policy reads the query's words alone: a ridge regression of each mutator's
+    gain on TF-IDF, five-fold, so that no query is scored by a model that saw it.
+    """
+    mutators = load_mutators(DEFAULT_MUTATORS)
+    game = Game(world=world, mutators=mutators, max_steps=1)
+    refused = [
+        [query.text for query in side if world.decide(world.read(query.text)) != "answered"]
+        for side in sides
+    ]
+    opens = np.array(
+        [
+            [game.fixed(text, mutator.name)[1] for mutator in mutators]
+            for side in refused
+            for text in side
+        ]
     )
-
-
-def _tabulate(game: Game, texts: Texts) -> _Table:
-    """All states reachable in an episode, the start first; the last step's states lead to themselves."""
-    places = {texts.start: 0}
-    rows: list[list[Outcomes]] = []
-    frontier = [texts.start]
-    for _ in range(game.max_steps):
-        reached: dict[Features, None] = {}
-        for features in frontier:
-            rows.append([game.outcomes(mutator, texts, features) for mutator in game.mutators])
-            reached.update(
-                (after, None)
-                for outcomes in rows[-1]
-                for _, after in outcomes
-                if after not in places
-            )
-        frontier = list(reached)
-        places.update({features: len(places) + place for place, features in enumerate(frontier)})
-    width = max(len(outcomes) for row in rows for outcomes in row)
-    shape = (len(game.mutators), len(places), width)
-    targets = np.broadcast_to(np.arange(len(places))[None, :, None], shape).copy()
-    chances = np.zeros(shape)
-    for place, row in enumerate(rows):
-        for action, outcomes in enumerate(row):
-            for way, (chance, after) in enumerate(outcomes):
-                targets[action, place, way] = places[after]
-                chances[action, place, way] = chance
-    answered = np.array([game.world.decide(features) == "answered" for features in places])
-    return _Table(states=list(places), targets=targets, chances=chances, answered=answered)
-
-
-def _evaluate(
-    game: Game,
-    table: _Table,
-    policy: NDArray[np.float64] | None,
-    plan: dict[tuple[int, Features], str] | None = None,
-) -> Value:
-    """The start's value under a policy (A, S), or under the best one, which is then written into `plan`."""
-    returns, success = np.zeros(len(table.states)), np.zeros(len(table.states))
-    for left in range(1, game.max_steps + 1):
-        later_return = np.where(table.answered, 1.0, returns) - game.step_cost
-        later_success = np.where(table.answered, 1.0, success)
-        by_action = (table.chances * later_return[table.targets]).sum(axis=2)
-        if policy is None:
-            chosen = by_action.argmax(axis=0)
-            weights = np.eye(len(by_action))[chosen].T
-        else:
-            weights = policy
-        if plan is not None:
-            names = [game.mutators[action].name for action in chosen]
-            plan.update(
-                {(left, state): name for state, name in zip(table.states, names, strict=True)}
-            )
-        returns = (weights * by_action).sum(axis=0)
-        success = (weights * (table.chances * later_success[table.targets]).sum(axis=2)).sum(axis=0)
-    return float(returns[0]), float(success[0])
-
-
-def summarise(solutions: Sequence[Solution]) -> dict[str, Any]:
-    """Means over queries: return and success of the best, the random and every fixed policy."""
-
-    def mean(values: Sequence[Value]) -> dict[str, float]:
-        returns, success = np.mean(np.array(values), axis=0)
-        return {"return": float(returns), "success": float(success)}
-
-    fixed = {name: mean([each.fixed[name] for each in solutions]) for name in solutions[0].fixed}
-    best_fixed = max(fixed, key=lambda name: fixed[name]["return"])
-    return {
-        "simulated": True,
-        "queries": len(solutions),
-        "answered_as_they_stand": float(np.mean([each.noop for each in solutions])),
-        "best": mean([each.best for each in solutions]),
-        "random": mean([each.random for each in solutions]),
-        "best_fixed": {"mutator": best_fixed, **fixed[best_fixed]},
-        "fixed": fixed,
-    }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what policies reach on the queries; the exit status."""
-    given = _parser().parse_args(argv)
-    try:
-        check_writable(given.json)
-        solutions = _solve_queries(given)
-    except (OSError, ValueError, UserError) as error:
-        sys.stderr.write(f"{error}\n")
-        return _USAGE_ERROR
-    summary = summarise([solution for _, solution in solutions])
-    _show(summary)
-    if given.json:
-        rows = [_row(query, solution) for query, solution in solutions]
-        given.json.write_text(
-            json.dumps({"summary": summary, "queries": rows}, indent=1), encoding="utf-8"
+    harmful = np.repeat([0, 1], [len(side) for side in refused])
+    weights = np.where(harmful, 1 / harmful.mean(), 1 / (1 - harmful.mean()))
+    found: dict[str, Any] = {}
+    for objective, signs in {"harmless": (1, 0), "harmful": (0, -1), "both": (1, -1)}.items():
+        gains = np.array(signs)[harmful][:, None] * opens
+        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), Ridge(0.3))
+        predicted = cross_val_predict(
+            model,
+            [text for side in refused for text in side],
+            gains,
+            cv=_folds(harmful),
+            params={"ridge__sample_weight": weights},
         )
-    return 0
+        noop = [each.name for each in mutators].index("noop")
+        best_fixed = int((weights[:, None] * gains).sum(axis=0).argmax())
+        choices = {
+            "noop": np.full(len(gains), noop),
+            "best fixed": np.full(len(gains), best_fixed),
+            "linear policy": predicted.argmax(axis=1),
+            "best choice a query": gains.argmax(axis=1),
+        }
+        found[objective] = {}
+        for policy, chosen in choices.items():
+            open_shares = opens[np.arange(len(opens)), chosen]
+            opened, unlocked = (float(open_shares[harmful == side].mean()) for side in (0, 1))
+            value = signs[0] * opened + signs[1] * unlocked
+            row = {"opened": opened, "unlocked": unlocked, "value": value}
+            found[objective][policy] = row
+    return found
 
 
-def _solve_queries(given: argparse.Namespace) -> list[tuple[str, Solution]]:
-    """Every query with its solution."""
-    game = Game(
-        world=load_world(given.world),
-        mutators=load_mutators(given.mutators.split(",")),
-        max_steps=given.max_steps,
-        step_cost=given.step_cost,
-    )
-    files = [load_queries(path, where=given.where) for path in given.queries or [None]]
-    return [(query.text, game.solve(query.text)) for queries in files for query in queries]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.optimum", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument(
-        "--world", default="cautious", help="cautious, drawn, or a TOML file [cautious]"
-    )
-    parser.add_argument("--queries", nargs="+", help="query files; the bundled one when left out")
-    parser.add_argument(
-        "--where", action="append", default=[], help="column=value that a row must have; repeatable"
-    )
-    parser.add_argument(
-        "--mutators", default=",".join(DEFAULT_MUTATORS), help="names, divided by commas"
-    )
-    parser.add_argument("--max-steps", type=_positive, default=5, help="steps of an episode")
-    parser.add_argument(
-        "--step-cost", type=float, default=0.05, help="taken from the reward of each step"
-    )
-    parser.add_argument("--json", type=Path, help="a file for all numbers, query by query")
-    return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
-    return number
-
-
-def _row(query: str, solution: Solution) -> dict[str, Any]:
-    """A query's values, each a pair of expected return and probability of success."""
-    return {
-        "query": query,
-        "answered_as_it_stands": solution.noop,
-        "best": solution.best,
-        "random": solution.random,
-        "fixed": dict(solution.fixed),
+def sides_told_apart(sides: Sequence[Sequence[Query]]) -> dict[str, float]:
+    """AUC of a linear model for the side that a query is on, by its words and by its category."""
+    queries = [query for side in sides for query in side]
+    harmful = np.repeat([0, 1], [len(side) for side in sides])
+    readers = {
+        "words": (
+            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+            [q.text for q in queries],
+        ),
+        "category": (OneHotEncoder(), [[query.group] for query in queries]),
     }
+    found = {}
+    for name, (reader, rows) in readers.items():
+        model = make_pipeline(reader, LogisticRegression(C=10, class_weight="balanced"))
+        cv = _folds(harmful)
+        predicted = cross_val_predict(model, rows, harmful, cv=cv, method="predict_proba")
+        found[name] = float(roc_auc_score(harmful, predicted[:, 1]))
+    return found
 
 
-def _show(summary: Mapping[str, Any]) -> None:
-    print("SIMULATED: these figures are of the simulator's world, not of a model")
-    print(
-        f"{summary['queries']} queries, {summary['answered_as_they_stand']:.1%} answered as they stand"
-    )
-    print(f"{'policy':<28}{'return':>8}{'success':>9}")
-    fixed = sorted(summary["fixed"].items(), key=lambda item: -item[1]["return"])
-    for name, value in [("best", summary["best"]), ("random", summary["random"]), *fixed]:
-        print(f"{name:<28}{value['return']:>8.3f}{value['success']:>9.1%}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _folds(labels: NDArray[np.int64]) -> list[Any]:
+    return list(StratifiedKFold(5, shuffle=True, random_state=0).split(labels, labels))

@@ -91,11 +91,7 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
 
 
 def _queries(query: str | None, *, stdin: bool) -> list[str]:
-    """The query, or the lines of standard input that are not blank.
-
-    Raises:
-        UserError: there is none, or it is no text.
-    """
+    """The query, or the lines of standard input that are not blank."""
     from envs.queries import VISIBLE
 
     if (query is None) is not stdin:
@@ -107,9 +103,9 @@ def _queries(query: str | None, *, stdin: bool) -> list[str]:
             text = sys.stdin.read()
         except ValueError as error:
             raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from None
+        if not is_text(text):
+            raise UserError("standard input cannot be read: write it in UTF-8")
         lines = text.split("\n")  # by no other mark, such as U+2028: a query may hold it
-        if odd := next((line for line in lines if not is_text(line)), None):
-            raise UserError(f"standard input has the line {odd!r}: write it in UTF-8")
     if not (queries := [line.strip() for line in lines if VISIBLE.search(line)]):
         what = "standard input has no query" if stdin else "the query is blank"
         raise UserError(f"{what}: give the text to be asked")

@@ -2,7 +2,6 @@
 
     mutagym bench --num-processes 16 --slots 8
     mutagym bench --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --num-predict 64
-    mutagym bench --schedules phased --max-workers 8,16 --reply-tokens lognormal:mean=50,sigma=1.0
     mutagym bench --schedules lanes --sweep-lanes 1,4,16,64,256 --slots 8
 
 Every step makes a rewrite call and a question (with --judge a verdict too), all to one model and
@@ -137,9 +136,8 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         with prints_on_stderr():
             rows = time_rows(lane, connection, plan, config.num_steps)
     report = compared(rows)
-    others = ", ".join(
-        dict.fromkeys(row["schedule"] for row in rows if not row["equal_transitions"])
-    )
+    differing = dict.fromkeys(row["schedule"] for row in rows if not row["equal_transitions"])
+    others = ", ".join(differing)
     if not write_json(report, config.json):
         columns = COLUMNS | (OF_EMBEDDED if connection.embedded else OF_OTHERS)
         models, slots = ", ".join(sorted(lane.models)), report[0]["slots"] or "unknown"
@@ -148,7 +146,11 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
             columns=list(columns.values()),
             rows=[[_cell(key, row) for key in columns] for row in report],
         )
-        lines = [*([] if connection.embedded else [OF_REPLIES]), _of_transitions(others)]
+        line = "transitions: identical in all rows of as many lanes and the same seed"
+        if others:
+            reason = "this server answers equal requests unequally"
+            line = f"transitions: not identical under {others}: {reason}"
+        lines = [line] if connection.embedded else [OF_REPLIES, line]
         print_tables([table], lines, simulated=connection.simulated)
     if others and connection.simulated:
         raise RunStoppedError(
@@ -157,11 +159,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
 
 
 def plan_rows(config: BenchConfig) -> list[Setting]:
-    """The settings of all rows, in their order; `sequential` is timed with the first seed alone.
-
-    Raises:
-        UserError: no schedule, an unknown one, or a number that is none.
-    """
+    """The settings of all rows, in their order; `sequential` is timed with the first seed alone."""
     if not config.schedules or not set(config.schedules) <= set(SCHEDULES):
         given, expected = ",".join(config.schedules), ", ".join(SCHEDULES)
         raise UserError(f"--schedules is {given!r}; expected some of {expected}, by comma")
@@ -192,10 +190,3 @@ def _cell(key: str, row: Mapping[str, Any]) -> str:
     if key == "equal_replies":
         return f"{int(100 * value)} % of {row['compared_replies']}"  # 100 % is all of them
     return digits(value) if isinstance(value, float) else str(value)
-
-
-def _of_transitions(others: str) -> str:
-    if others:
-        reason = "this server answers equal requests unequally"
-        return f"transitions: not identical under {others}: {reason}"
-    return "transitions: identical in all rows of as many lanes and the same seed"

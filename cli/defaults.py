@@ -8,7 +8,7 @@ imported, opened or called, and `records.trust` says what of it may be used.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 RUN = "RUN"
 """The argument of `mutagym replay`, `rescore` and `proxy`."""
-TRUST = "--trust-run"
 COPIED = ("queries", "guard-queries", "mission")
 """Flags of files that a run folder has a copy of: on --resume nothing is read where they point."""
-_HOST = "ollama-host"
+HOST = "ollama-host"
+Values = dict[str, list[str]]
+"""The values of flags, as text; the flags are without their dashes."""
 
 
 class RunSettings(NamedTuple):
@@ -63,70 +64,69 @@ class Defaults:
             UserError: the file or the run cannot be used, or the run names code, hosts or files
                 that the user did not.
         """
+
+        def fill(source: str, table: Mapping[str, Any]) -> dict[str, Argument]:
+            """Give arguments without a value that of the table; returns those that got one."""
+            fill_in = Dict(dict(table), source=source, use_commands_as_keys=False)
+            fill_in(app, commands, arguments)
+            return {
+                _flag(argument): argument
+                for argument in arguments
+                if any(token.source == source for token in argument.tokens)
+            }
+
         command = commands[0] if commands else "train"
-        resumed = next(iter(_said(arguments).get("resume", ())), None)
-        if self.file and resumed:
-            raise UserError(
-                "--config and --resume cannot stand together: a run has its own config.toml"
-            )
+        resumed = next(iter(_values(arguments).get("resume", ())), None)
         if self.file:
+            if resumed:
+                raise UserError(
+                    "--config and --resume cannot stand together: a run has its own config.toml"
+                )
             if not self.file.exists() or self.file.is_dir():
                 raise UserError(f"--config names {str(self.file)!r}; expected a TOML file")
-            source = str(self.file.absolute())
-            filled = _fill(source, read_toml(self.file), app, commands, arguments)
-            settings = {flag: _values(argument) for flag, argument in filled.items()}
-            if brought := untrusted_flags(settings, ("code", "hosts")):
-                write_stderr(f"config: {one_line(str(self.file))!r} brings {brought}")
-        said = _said(arguments)
+            filled = fill(str(self.file.absolute()), read_toml(self.file))
+            found = {flag: _texts(argument) for flag, argument in filled.items()}
+            if named := untrusted_flags(found, ("code", "hosts")):
+                write_stderr(f"config: {one_line(str(self.file))!r} brings {named}")
+        said = _values(arguments)
         taken = _of_resumed(command, Path(resumed)) if resumed else _of_run(command, said)
         if taken:
-            self._take(taken, app, commands, arguments)
-        has_missions = command == "eval" and self._check_missions(taken, resumed, said, arguments)
-        if self.trusted and not (taken or has_missions):
+            self._check(taken, fill(f"the run {taken.run}", taken.table))
+        if command == "eval":
+            from evaluation.missions import mission_run
+
+            missions = [*filter(None, map(mission_run, said.get("mission", ())))]
+            self._check_missions(taken.run if resumed and taken else None, missions, said)
+        else:
+            missions = []
+        if self.trusted and not (taken or missions):
             raise UserError(
-                f"{TRUST} is for a run that --resume, --run, -p, -m or RUN names, and none is "
+                "--trust-run is for a run that --resume, --run, -p, -m or RUN names, and none is "
                 "named: leave it out"
             )
         if command == "evolve":
             from search.evolution_config import preset_defaults
 
             preset = next(iter(said.get("preset", ())), None)
-            _fill(f"--preset {preset}", preset_defaults(preset), app, commands, arguments)
+            fill(f"--preset {preset}", preset_defaults(preset))
 
-    def _take(
-        self,
-        taken: RunSettings,
-        app: App,
-        commands: tuple[str, ...],
-        arguments: ArgumentCollection,
-    ) -> None:
-        """Fill in the settings of a run.
-
-        A host that the run names is left out where OLLAMA_HOST names one; of another one a note
-        says so.
-        """
-        run = taken.run
-        filled = _fill(_source(run), taken.table, app, commands, arguments)
-        values = {flag: _values(argument) for flag, argument in filled.items()}
-        settings = _not_copied(run, values, taken.copied)
-        hosts = [host for host in settings.get(_HOST, ()) if kind_of(_HOST, host)]
+    def _check(self, taken: RunSettings, filled: Mapping[str, Argument]) -> None:
+        """Check the settings of a run; its host is left out where OLLAMA_HOST names one."""
+        found = {flag: _texts(argument) for flag, argument in filled.items()}
+        found = _not_copied(taken.run, found, taken.copied)
+        hosts = [host for host in found.get(HOST, ()) if kind_of(HOST, host)]
         own_host = os.environ.get("OLLAMA_HOST")
         is_left_out = bool(hosts and own_host) and not self.trusted
         if is_left_out:
-            del settings[_HOST]
-            filled[_HOST].tokens.clear()
-        check_named(run, settings, trusted=self.trusted)
+            del found[HOST]
+            filled[HOST].tokens.clear()
+        check_named(taken.run, found, trusted=self.trusted)
         if is_left_out and hosts != [own_host]:
-            write_stderr(f"note: OLLAMA_HOST is called, not the hosts of the run {str(run)!r}")
+            run = str(taken.run)
+            write_stderr(f"note: OLLAMA_HOST is called, not the hosts of the run {run!r}")
 
-    def _check_missions(
-        self,
-        taken: RunSettings | None,
-        resumed: str | None,
-        said: Mapping[str, Sequence[str]],
-        arguments: ArgumentCollection,
-    ) -> bool:
-        """Check what the missions of run folders name; returns whether there are any.
+    def _check_missions(self, resumed: Path | None, runs: Collection[Path], said: Values) -> None:
+        """Check what the missions of run folders name.
 
         A mission's settings come before the command's flags, so what it names is named by the user
         where a flag says the very same, or a mission in a file of the user's own.
@@ -139,35 +139,27 @@ class Defaults:
             recorded_tables,
         )
 
-        texts: list[Mapping[str, Any]] = [said]
-        runs: dict[Path, tuple[list[dict[str, Any]], Collection[str]]]
-        if taken and resumed:
-            mission = next(each for each in arguments if _flag(each) == "mission")
-            own = _values(mission, but=_source(taken.run))
-            texts += [mission_table(text) for text in own if not mission_run(text)]
-            runs = {taken.run: (list(recorded_tables(taken.run).values()), COPIED)}
-        else:
-            named = filter(None, map(mission_run, said.get("mission", ())))
-            runs = {run: ([defaults_of_run(run, mission_settings())], ()) for run in named}
-        for run, (missions, copied) in runs.items():
-            left: dict[str, list[str]] = {}
+        tables = {run: [defaults_of_run(run, mission_settings())] for run in runs}
+        own: list[Mapping[str, Any]] = [said]
+        if resumed:
+            tables = {resumed: list(recorded_tables(resumed).values())}
+            own += [
+                mission_table(text) for text in said.get("mission", ()) if not mission_run(text)
+            ]
+        for run, missions in tables.items():
+            left: Values = {}
             for table in missions:
-                for flag, value in _not_copied(run, table, copied).items():
-                    values = as_texts(value)
-                    if not all(
-                        _is_said(text, flag, texts) for text in values if kind_of(flag, text)
-                    ):
-                        left[flag] = list(dict.fromkeys([*left.get(flag, ()), *values]))
+                for flag, values in _not_copied(run, table, COPIED if resumed else ()).items():
+                    named = [text for each in own for text in as_texts(each.get(flag))]
+                    named += [str(Path(text).absolute()) for text in named]
+                    texts = as_texts(values)
+                    if any(kind_of(flag, text) and text not in named for text in texts):
+                        left[flag] = list(dict.fromkeys([*left.get(flag, ()), *texts]))
             check_named(run, left, trusted=self.trusted)
-        return bool(runs)
 
 
 def _of_resumed(command: str, run: Path) -> RunSettings:
-    """All settings of a run of the same command, which is to go on.
-
-    Raises:
-        UserError: there is no such run.
-    """
+    """All settings of a run of the same command, which is to go on."""
     check_is_run(run)
     table = read_toml(run / CONFIG)
     key = COMMAND_KEYS.get(command)
@@ -179,7 +171,7 @@ def _of_resumed(command: str, run: Path) -> RunSettings:
     return RunSettings(run, table, COPIED)
 
 
-def _of_run(command: str, said: Mapping[str, Sequence[str]]) -> RunSettings | None:
+def _of_run(command: str, said: Values) -> RunSettings | None:
     """What a command takes over from a run that one of its flags, or its argument, names."""
     if command in {"eval", "ask", "proxy"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
@@ -193,13 +185,13 @@ def _of_run(command: str, said: Mapping[str, Sequence[str]]) -> RunSettings | No
         return None
     run = Path(paths[0])
     check_is_run(run, RUN if flag == RUN else f"--{flag}")
-    table = read_toml(run / CONFIG)
     if command == "evolve":
         from search.mutator_task import settings_of_run
 
         return RunSettings(run, settings_of_run(run))
-    of_it = _of_replayed(run, table) if command == "replay" else _of_rescored(run, table, said)
-    return RunSettings(run, of_it, ("queries",))
+    table = read_toml(run / CONFIG)
+    kept = _of_replayed(run, table) if command == "replay" else _of_rescored(run, table, said)
+    return RunSettings(run, kept, ("queries",))
 
 
 def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,15 +209,10 @@ def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in left_out}
 
 
-def _of_rescored(
-    run: Path, table: Mapping[str, Any], said: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+def _of_rescored(run: Path, table: Mapping[str, Any], said: Values) -> dict[str, Any]:
     """What scoring a run again takes over: how it scored, less the reward; for a judge its server.
 
     What the missions of an evaluation say comes before its flags.
-
-    Raises:
-        UserError: they do not say the same, or missions.json is damaged.
     """
     from evaluation.missions import recorded_tables
     from ollama_utils.connect import ServerConfig
@@ -236,36 +223,16 @@ def _of_rescored(
         of_server = {*resolved(ServerConfig())}
     kept = {key: value for key, value in table.items() if key in keys | of_server}
     missions = recorded_tables(run) if (run / MISSIONS).exists() else {}
-    for key in sorted(keys - {flag for flag, values in said.items() if values}):
+    for key in sorted(key for key in keys if not said.get(key)):
         found = {name: table[key] for name, table in missions.items() if key in table}
         if len(set(found.values())) > 1:
             values = ", ".join(f"{value!r} in {name!r}" for name, value in found.items())
             raise UserError(
                 f"the missions of {str(run)!r} differ in --{key}: {values}; say which with --{key}"
             )
-        kept |= dict.fromkeys([key] if found else [], next(iter(found.values()), None))
+        if found:
+            kept[key] = next(iter(found.values()))
     return {key: value for key, value in kept.items() if value is not None}
-
-
-def _fill(
-    source: str,
-    table: Mapping[str, Any],
-    app: App,
-    commands: tuple[str, ...],
-    arguments: ArgumentCollection,
-) -> dict[str, Argument]:
-    """Give arguments without a value that of the table; returns those that got one, by flags."""
-    Dict(dict(table), source=source, use_commands_as_keys=False)(app, commands, arguments)
-    return {
-        _flag(argument): argument
-        for argument in arguments
-        if any(token.source == source for token in argument.tokens)
-    }
-
-
-def _source(run: Path) -> str:
-    """What cyclopts calls the origin of a run's settings."""
-    return f"the run {run}"
 
 
 def _not_copied(run: Path, table: Mapping[str, Any], copied: Collection[str]) -> dict[str, Any]:
@@ -275,33 +242,21 @@ def _not_copied(run: Path, table: Mapping[str, Any], copied: Collection[str]) ->
     return {flag: value for flag, value in table.items() if flag not in own}
 
 
-def _is_said(text: str, flag: str, said: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of the user's values is this one, be it a path that is written otherwise."""
-    values: Iterator[str] = (value for each in said for value in as_texts(each.get(flag)))
-    return any(text in {value, str(Path(value).absolute())} for value in values)
-
-
 def _flag(argument: Argument) -> str:
     return argument.name.removeprefix("--")
 
 
-def _said(arguments: ArgumentCollection) -> dict[str, list[str]]:
-    """The values so far, by flags."""
-    return {_flag(argument): _values(argument) for argument in arguments}
+def _values(arguments: ArgumentCollection) -> Values:
+    """The values so far."""
+    return {_flag(argument): _texts(argument) for argument in arguments}
 
 
-def _values(argument: Argument, *, but: str = "") -> list[str]:
-    """The values of an argument as they will be used: those of a list by comma one by one.
-
-    Args:
-        argument: it.
-        but: an origin, whose values are left out.
-    """
+def _texts(argument: Argument) -> list[str]:
+    """The values of an argument as they will be used: those of a list by comma one by one."""
     values = [
         token.value if token.implicit_value is UNSET else str(token.implicit_value)
         for token in argument.tokens
         if token.implicit_value not in ([], (), None)  # an empty list of a file
-        and not (but and token.source == but)
     ]
     if _flag(argument) not in COMMA_LISTS:
         return values

@@ -52,14 +52,8 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             guard_margin=config.guard.guard_margin,
             gates=gates,
         )
-        write_report(
-            found,
-            session,
-            config.json,
-            config.format,
-            tables=evaluation_tables(found),
-            lines=[*found["notes"], *found["problems"]],
-        )
+        tables, lines = evaluation_tables(found), [*found["notes"], *found["problems"]]
+        write_report(found, session, config.json, config.format, tables=tables, lines=lines)
     if missed := "; ".join(filter(None, (gates_missed(found), guard_missed(found)))):
         raise GateNotMetError(missed)
 
@@ -81,7 +75,6 @@ def _play(inputs: EvalInputs, session: Session) -> Found:
         connection.dispatcher,
         lanes=config.jobs,
         slots_setting=connection.slots_setting,
-        most_calls=inputs.most_calls,
     )
 
     def work() -> Found:

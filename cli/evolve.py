@@ -22,21 +22,14 @@ from report.searches import counted, evolution_tables
 from search.config import CallFlags, SearchConfig, as_flag_error, located_prompt, read_prompt
 from search.evolution_config import EvolutionFlags
 from search.evolve import Population, evolve_task, paired
-from search.mutator_task import (
-    MutatorFlags,
-    as_file,
-    evolved_name,
-    instruction_of,
-    task_of,
-)
+from search.mutator_task import MutatorFlags, as_file, evolved_name, instruction_of, task_of
 from search.panel import divide
 from search.session import Search, SearchRecorder, open_search, run_search
 from search.task import SEED_INSTRUCTIONS, ask_problem
 
 MAY_CHANGE = (
-    *("enable-async-evaluation", "max-concurrent-requests", "genome-batch-size"),
-    *("max-concurrent-genomes", "async-timeout", "detailed-performance-logging"),
-    *("max-generations", "patience"),
+    *("enable-async-evaluation", "max-concurrent-requests", "genome-batch-size", "patience"),
+    *("max-concurrent-genomes", "async-timeout", "detailed-performance-logging", "max-generations"),
 )
 """The options of its own that a resumed evolution may change."""
 PANEL_SIZE = 40
@@ -144,12 +137,12 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
                 files[f"{evolved_name(rewording.mutator)}.py"] = text
             return Found(results=results, spent=spent, files=files)
 
+        generations = counted(evolution.max_generations, "generation")
         found = run_search(
             session,
             Search(
                 config=config,
-                says=f"{evolution.population_size} prompts, "
-                f"{counted(evolution.max_generations, 'generation')}, "
+                says=f"{evolution.population_size} prompts, {generations}, "
                 f"{counted(size, 'problem')} of {len(task.problems)}",
                 what="generations",
                 total=evolution.max_generations + 1,

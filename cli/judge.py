@@ -134,8 +134,7 @@ def _label(samples: Sequence[Sample], config: JudgeConfig) -> tuple[Labels, bool
             "SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them"
         )
     server = config.server if is_judge else None
-    reward, cache = config.reward, config.cache
-    verdicts, simulated = score_replies(replies, reward, server=server, cache=cache)
+    verdicts, simulated = score_replies(replies, config.reward, server=server, cache=config.cache)
     labels: list[RefusalLabel | None] = []
     for sample, verdict in zip(samples, verdicts, strict=True):
         if verdict and verdict.error:

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.terminal import write_stderr
@@ -18,13 +19,13 @@ from records.terminal import write_stderr
 
 def main() -> None:
     """Run `mutagym` with the process's arguments."""
-    launch(_mutagym)
 
+    def command() -> int:
+        from cli.main import execute
 
-def _mutagym() -> int:
-    from cli.main import execute
+        return execute(sys.argv[1:])
 
-    return execute(sys.argv[1:])
+    launch(command)
 
 
 def launch(command: Callable[[], int]) -> None:
@@ -63,18 +64,16 @@ class _LossyFile(io.FileIO):
 
 def _open_streams() -> None:
     """Make a closed stream the null device, and stderr one that ends nothing if nobody reads it."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # what is opened takes the lowest free number: this one
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - likewise
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 - stderr's number
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdin", "stdout"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
+    encoding = sys.stderr.encoding if sys.stderr else "utf-8"
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(_LossyFile(2, "w", closefd=False)),
-        encoding=sys.stderr.encoding if sys.stderr else "utf-8",
+        encoding=encoding,
         errors="backslashreplace",
         line_buffering=True,
     )

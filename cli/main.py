@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr
 from enum import IntEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from cli.defaults import Defaults
 from ollama_utils.errors import EncodingError, OllamaError, OutageError
@@ -41,21 +42,22 @@ class ExitCode(IntEnum):
     OUTAGE = 3
     """No server was there for longer than --max-outage; the run is saved."""
     GATE_NOT_MET = 4
-    """The report is written, and a bound that the user set is not kept (`eval --fail-under`,
-    ...)."""
+    """The report is written, and a bound of the user's is not kept (`eval --fail-under`, ...)."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 
 
-CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
-    ((CycloptsError, UserError), ExitCode.USER_ERROR),
-    ((OutageError,), ExitCode.OUTAGE),
-    ((RunStoppedError,), ExitCode.STOPPED),
-    ((GateNotMetError,), ExitCode.GATE_NOT_MET),
-    ((OSError,), ExitCode.USER_ERROR),  # a full disk, a folder that may not be written
-    ((OllamaError, EncodingError), ExitCode.STOPPED),
-)
-"""What an error means; the first row that fits."""
+CODES: Mapping[type[BaseException], ExitCode] = {
+    CycloptsError: ExitCode.USER_ERROR,
+    UserError: ExitCode.USER_ERROR,
+    OutageError: ExitCode.OUTAGE,
+    RunStoppedError: ExitCode.STOPPED,
+    GateNotMetError: ExitCode.GATE_NOT_MET,
+    OSError: ExitCode.USER_ERROR,  # a full disk, a folder that may not be written
+    OllamaError: ExitCode.STOPPED,
+    EncodingError: ExitCode.STOPPED,
+}
+"""What an error means; the first one that fits."""
 NAMED = (OSError, OllamaError, EncodingError)
 """Errors whose message does not say what kind they are."""
 
@@ -118,19 +120,19 @@ COMMANDS = {
 
 def execute(arguments: Sequence[str]) -> int:
     """Run `mutagym` with these arguments; returns the exit code, the error said on stderr."""
-    return run(make_app(), list(arguments))
+    return _run(make_app(), list(arguments))
 
 
 def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
     """Run one command as a script of its own; returns the exit code."""
     app = App(help=command.__doc__)
     app.default(command)
-    return run(app, list(arguments))
+    return _run(app, list(arguments))
 
 
 def make_app() -> App:
     """The command line, its commands not imported yet."""
-    app = App(name="mutagym", help=SUMMARY, version=_version)
+    app = App(name="mutagym", help=SUMMARY, version=lambda: version("mutagym"))
     for name, (target, summary) in COMMANDS.items():
         app.command(target, name=name, help=summary)
     app.register_install_completion_command(
@@ -139,7 +141,7 @@ def make_app() -> App:
     return app
 
 
-def run(app: App, tokens: list[str]) -> int:
+def _run(app: App, tokens: list[str]) -> int:
     """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
 
     @app.meta.default
@@ -158,7 +160,10 @@ def run(app: App, tokens: list[str]) -> int:
             trust_run: Use the code, hosts and files that a run folder names.
         """
         app.config = (Defaults(file=config, trusted=trust_run),)
-        with _stderr(silent=quiet):
+        with ExitStack() as stack:
+            if quiet:
+                nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                stack.enter_context(redirect_stderr(nowhere))
             _call(app, list(tokens))
 
     try:
@@ -171,9 +176,12 @@ def run(app: App, tokens: list[str]) -> int:
     except (BrokenPipeError, SystemExit):  # its reader has seen enough, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.PIPE_CLOSED
-    except tuple(kind for kinds, _ in CODES for kind in kinds) as error:
+    except tuple(CODES) as error:
         name = f"{type(error).__name__}: " if isinstance(error, NAMED) else ""
-        line, code = f"{name}{error}", next(c for kinds, c in CODES if isinstance(error, kinds))
+        line, code = (
+            f"{name}{error}",
+            next(c for kind, c in CODES.items() if isinstance(error, kind)),
+        )
     else:
         return ExitCode.DONE
     write_stderr(f"mutagym: {one_line(line)}")
@@ -184,37 +192,13 @@ def _call(app: App, tokens: list[str]) -> None:
     """Parse the tokens and call what they name; what a config refuses is the user's error."""
     try:
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    except MissingArgumentError as error:
-        raise UserError(_needed(error)) from error
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or ())
+        raise UserError(
+            f"unexpected {words!r}: a flag has one value, and --help shows all"
+        ) from error
     except CycloptsError:
         raise
     except ValueError as error:
         raise UserError(with_flags(error)) from error
     command(*bound.args, **bound.kwargs)
-
-
-def _needed(error: MissingArgumentError) -> str:
-    """What is missing; a flag without its value is named by the error itself."""
-    if error.argument is None or error.argument.tokens or error.keyword:
-        return str(error)
-    command = " ".join(error.command_chain or ())
-    return f"{command} needs {error.argument.name}: mutagym {command} --help tells what that is"
-
-
-@contextmanager
-def _stderr(*, silent: bool) -> Iterator[None]:
-    """Whoever writes to stderr within `with` (progress, notes, warnings) is heard, or not."""
-    if not silent:
-        yield
-        return
-    with (
-        Path(os.devnull).open("w", encoding="utf-8", errors="replace") as nowhere,
-        redirect_stderr(nowhere),
-    ):
-        yield
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("mutagym")

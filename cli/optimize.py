@@ -125,24 +125,14 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
         )
         report = {key: value for key, value in found.results.items() if key != "rewards"}
         tables = optimization_tables(report)
-        write_report(
-            report,
-            session,
-            search.json,
-            search.format,
-            tables=tables,
-            lines=["best prompt:", str(report["best_prompt"]), ""],
-        )
+        lines = ["best prompt:", str(report["best_prompt"]), ""]
+        write_report(report, session, search.json, search.format, tables=tables, lines=lines)
 
 
 def _flow(
     config: OptimizeConfig, prompts: Sequence[str], connection: Connection, encoder: Encoder
 ) -> HybridOptimizationFlow:
-    """The flow of the flags.
-
-    Raises:
-        UserError: there is no judge model for a critic that asks one, or a number does not fit.
-    """
+    """The flow of the flags."""
     dispatcher, roles, calls = connection.dispatcher, connection.roles, config.calls
     critics: list[Critic] = []
     if config.critic != "ridge":

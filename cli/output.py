@@ -65,17 +65,12 @@ def _print_table(table: Table, console: Console) -> None:
     from rich.table import Table as RichTable
 
     rows = [[one_line(cell).translate(_PLAIN) for cell in row] for row in table.rows]
-    shown = RichTable(
-        title=one_line(table.caption),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    title = {"title": one_line(table.caption), "title_justify": "left", "title_style": "bold"}
+    shown = RichTable(**title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # type: ignore[arg-type]
     for place, name in enumerate(map(one_line, table.columns)):
         texts = [name, *(row[place] for row in rows)]
         if place < table.names:
-            longest = max((cell_len(word) for text in texts for word in text.split()), default=1)
+            longest = max(map(cell_len, " ".join(texts).split()), default=1)
             shown.add_column(name, overflow="fold", min_width=min(LONGEST_WORD, longest))
         else:
             width = max(map(cell_len, texts))
@@ -91,9 +86,7 @@ def _print_table(table: Table, console: Console) -> None:
 def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> bool:
     """Write results where `--json` says; returns whether that is stdout, which then has no more.
 
-    Args:
-        report: plain data.
-        path: the file; `-`: stdout; None: nowhere.
+    Nothing is written where `path` is None.
     """
     if path == STDOUT:
         print(json.dumps(report, indent=2))

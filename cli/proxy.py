@@ -86,11 +86,7 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
 
 
 def _reworder(config: ProxyConfig, source: RunSource, connection: Connection) -> Reword:
-    """What begins to reword a text.
-
-    Raises:
-        UserError: the encoder cannot be used.
-    """
+    """What begins to reword a text."""
     # No answer is scored: a reward that loads a classifier would do it for nothing.
     own = {each.name: getattr(config.rewording, each.name) for each in fields(RewordingConfig)}
     mission = MissionConfig(**own, reward="keyword")
@@ -99,11 +95,7 @@ def _reworder(config: ProxyConfig, source: RunSource, connection: Connection) ->
 
 
 def _check_not_itself(config: ProxyConfig) -> None:
-    """Check that the server is not the proxy: its clients' OLLAMA_HOST may be set here, too.
-
-    Raises:
-        UserError: it is.
-    """
+    """Check that the server is not the proxy: its clients' OLLAMA_HOST may be set here, too."""
     for host in hosts_named(config.server):
         with as_user_error(ValueError):
             url = parse_openai_host(host) if speaks_openai(host) else parse_host(host)

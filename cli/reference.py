@@ -1,6 +1,6 @@
-"""Writes docs/commands.md: every command with every flag, as `--help` tells them.
+"""Writes a page of all commands as `--help` shows them: `python -m cli.reference [FILE]`.
 
-python -m cli.reference    # after a change of a flag; a test holds that the page is up to date
+`make docs` writes docs/commands.md before it builds the site; the page is not in git.
 """
 
 from __future__ import annotations
@@ -11,44 +11,31 @@ from pathlib import Path
 
 from cli.main import make_app
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
-_INTRODUCTION = """\
+INTRODUCTION = """\
 # Commands
 
-Written by `python -m cli.reference` from the commands' own `--help`.
+Made from each command's `--help`. All commands have these in common:
 
-What holds for all of them:
-
-- `--config FILE` reads flags from a TOML file: a flag's name without its dashes is the key. What is
-  given on the command line overrides it.
+- `--config FILE` reads flags from a TOML file, without their dashes. The command line overrides it.
 - `--trust-run` uses the code, hosts and files that a run folder names: [What a run folder may
   do](runs.md#what-a-run-folder-may-do).
-- Results go to stdout, progress and messages to stderr. `--quiet` leaves results and errors alone;
-  `--json -` writes the results to stdout as JSON, in the place of the tables (`ask --json` is a
-  switch).
-- The exit code is 0 when all is done; what the others say stands under [Run
-  folders](runs.md#exit-codes).
-- A default in square brackets without `default:` depends on something else, as its words say.
-- `mutagym --install-completion` sets up bash, zsh or fish; `mutagym --version` says the version.
+- Results go to stdout, progress and messages to stderr. `--quiet` shows only results and errors.
+  `--json -` writes results to stdout as JSON instead of tables (`ask --json` is a switch).
+- [Exit codes](runs.md#exit-codes) say how a command ended.
+- A default in square brackets without `default:` depends on something else.
+- `mutagym --install-completion` sets up bash, zsh or fish; `mutagym --version` prints the version.
 
 """
-_TITLE = re.compile(r"\A.*?(?=^\*\*Commands)", re.DOTALL | re.MULTILINE)
-"""What the generated text has before its list of the commands."""
-_CONTINUED = re.compile(r"\n {8}(?=\S)")
 
 
 def reference() -> str:
     """The page, in Markdown."""
-    flags = _CONTINUED.sub(" ", make_app().generate_docs())
-    lines = (line.rstrip() for line in _TITLE.sub(_INTRODUCTION, flags, count=1).splitlines())
-    return "\n".join(lines).strip() + "\n"
-
-
-def main() -> None:
-    """Write the page."""
-    sys.argv = ["mutagym"]  # whose name stands in the usage
-    PAGE.write_text(reference(), encoding="utf-8")
+    text = re.sub(r"\n {8}(?=\S)", " ", make_app().generate_docs())  # descriptions that go on
+    commands = text[text.index("**Commands**") :]
+    return INTRODUCTION + re.sub(r" +$", "", commands, flags=re.MULTILINE).strip() + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    page = sys.argv[1] if len(sys.argv) > 1 else "docs/commands.md"
+    sys.argv = ["mutagym"]  # the program's name in the usage lines
+    Path(page).write_text(reference(), encoding="utf-8")

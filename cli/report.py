@@ -45,9 +45,9 @@ def report(
         )
     folders = [folder for run in runs for folder in runs_in(run)]
     path = output or runs[0] / NAME
-    for run in runs if path not in [folder / NAME for folder in (*runs, *folders)] else ():
-        check_writable(path, "--output", apart_from=run)
-    check_writable(path, "--output")
+    is_own = path in [folder / NAME for folder in (*runs, *folders)]
+    for run in runs:
+        check_writable(path, "--output", apart_from=None if is_own else run)
     page = make_page(folders, path.parent, most_steps=transitions)
     with writing(path) as place:
         place.write_text(page, encoding="utf-8")

@@ -56,12 +56,12 @@ def select(config: SelectConfig = SelectConfig()) -> None:
                 spared=SPARED,
             ),
         )
+        latency_s = found.spent["latency_s"]
         rows = [
-            {**row, "latency_s": found.spent["latency_s"][str(row["index"])]}
+            {key: value for key, value in row.items() if key != "trail"}
+            | {"latency_s": latency_s[str(row["index"])]}
             for row in found.results["combinations"]
         ]
-        for row in rows:
-            del row["trail"]
         report = {**found.results, "combinations": rows}
         errors = [
             f"errors: {' '.join(map(str, row['combination'].values()))}: {row['errors']} of "
@@ -69,14 +69,7 @@ def select(config: SelectConfig = SelectConfig()) -> None:
             for row in rows
             if row["errors"]
         ]
-        tables = selection_tables(report)
-        write_report(
-            report,
-            session,
-            search.json,
-            search.format,
-            tables=tables,
-            lines=[*errors, ""] if errors else [],
-        )
+        tables, lines = selection_tables(report), [*errors, ""] if errors else []
+        write_report(report, session, search.json, search.format, tables=tables, lines=lines)
         if selection.failure:
             raise RunStoppedError(selection.failure)

@@ -16,10 +16,9 @@ from records.interrupt import interruptible
 from records.resume import check_options
 from records.run_folder import QUERIES, check_places
 from records.settings import MOST_SEED
-from records.terminal import prints_on_stderr
+from records.terminal import prints_on_stderr, write_stderr
 from scorers.correction import read_accuracy
 from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
-from train.on_ray import train_seeds_on_ray
 from train.run import train_one, train_seeds
 from train.summary import seeds_text, summary_text
 
@@ -33,9 +32,10 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = _queries(config)
     accuracy = read_accuracy(config.judge_accuracy)
-    by_ray = config.engine.engine == "ray"
-    train_seeds_by = train_seeds_on_ray if by_ray else train_seeds
-    train_all = train_seeds_by if config.seeds else train_one
+    if config.total_steps != config.num_env_steps:
+        rounded = f"rounded up to {config.total_steps}, in whole rollouts"
+        write_stderr(f"note: --num-env-steps {config.num_env_steps} is {rounded}")
+    train_all = train_seeds if config.seeds else train_one
     with interruptible(), connect(config.server) as connection, ExitStack() as stack:
         with prints_on_stderr():
             folder, outcome = train_all(config, queries, connection, accuracy, stack)
@@ -50,7 +50,10 @@ def _queries(config: TrainConfig) -> QuerySet:
     """The queries of the file that is named; of a run that is gone on with, those that it has."""
     if config.resume:
         return recorded_queries(config.resume / QUERIES)
-    queries = load_query_set(config.mission.query_set, config.mission.reward)
+    try:
+        queries = load_query_set(config.mission.query_set, config.mission.reward)
+    except UserError as error:
+        raise UserError(f"--queries: {error}") from error
     return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
 
 

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from envs.query_mutation import EnvConfig, QueryMutationEnv
 
 ENV_ID = "mutagym/QueryMutation-v0"
-
+_MODULE_OF = {
+    "BatchedQueryMutationEnv": "envs.batched",
+    "EnvConfig": "envs.query_mutation",
+    "MissionConfig": "envs.mission",
+    "Models": "envs.models",
+    "Query": "envs.queries",
+    "QueryMutationEnv": "envs.query_mutation",
+    "load_queries": "envs.queries",
+    "make_parts": "envs.make",
+    "split_queries": "envs.queries",
+}
 __all__ = [
     "ENV_ID",
     "BatchedQueryMutationEnv",
@@ -34,16 +44,6 @@ __all__ = [
     "split_queries",
 ]
 
-_MODULES = {
-    "envs.batched": ("BatchedQueryMutationEnv",),
-    "envs.make": ("make_parts",),
-    "envs.mission": ("MissionConfig",),
-    "envs.models": ("Models",),
-    "envs.queries": ("Query", "load_queries", "split_queries"),
-    "envs.query_mutation": ("EnvConfig", "QueryMutationEnv"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
     if name not in _MODULE_OF:
@@ -51,18 +51,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
-def _register() -> None:
-    """Register ENV_ID, once.
-
-    The spec says nondeterministic: a real server may answer an equal request otherwise under load.
-    """
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(
-            ENV_ID,
-            entry_point="envs.make:make_env",
-            vector_entry_point="envs.make:make_vector_env",
-            nondeterministic=True,
-        )
-
-
-_register()
+if ENV_ID not in gymnasium.registry:
+    gymnasium.register(
+        ENV_ID,
+        entry_point="envs.make:make_env",
+        vector_entry_point="envs.make:make_vector_env",
+        nondeterministic=True,  # a real server may answer an equal request otherwise under load
+    )

@@ -11,9 +11,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from envs.episode import Transition, begin_together, step_together
+from envs.episode import Transition
 from envs.models import Vector
-from envs.query_mutation import EnvConfig, QueryMutationEnv
+from envs.query_mutation import EnvConfig, QueryMutationEnv, reset_together, step_envs
 
 Flags = NDArray[np.bool_]
 Step = tuple[Vector, NDArray[np.float64], Flags, Flags, dict[str, Any]]
@@ -46,18 +46,16 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
     ) -> None:
         if isinstance(envs, EnvConfig):
             envs = [QueryMutationEnv(envs, **parts) for _ in range(num_envs)]
-        self.envs = list(envs)
+        self.envs, count = list(envs), len(envs)
         if not self.envs or max_workers < 1:
-            raise ValueError(
-                "expected at least one environment and one worker, "
-                f"got {len(self.envs)} and {max_workers!r}"
-            )
+            expected = "expected at least one environment and one worker"
+            raise ValueError(f"{expected}, got {count} and {max_workers!r}")
         first = self.envs[0]
         for lane, env in enumerate(self.envs):
             if env.models != first.models or env.observation_space != first.observation_space:
                 raise ValueError(
-                    f"lane {lane} has other models or observations than lane 0; expected "
-                    "environments that share a dispatcher, an encoder and a scorer"
+                    f"lane {lane} has other models or observations than lane 0; expected one "
+                    "dispatcher, encoder and scorer for all"
                 )
         self.max_workers = max_workers
         self.num_envs = len(self.envs)
@@ -84,7 +82,10 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
             seed = [None if seed is None else seed + lane for lane in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} seeds, one a lane, got {len(seed)}")
-        infos = self._begin(dict(enumerate(seed)), {}, options)
+        infos: dict[str, Any] = {}
+        for lane, begun in enumerate(reset_together(self.envs, seed, options)):
+            self._shown[lane], info = begun
+            infos = self._add_info(infos, info, lane)
         return self._shown.copy(), infos
 
     def step(self, actions: NDArray[np.int64]) -> Step:
@@ -104,7 +105,11 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
             self._shown[lane] = step.observation
             last = {"final_obs": step.observation, "final_info": step.info}
             infos = self._add_info(infos, last if step.is_over else step.info, lane)
-        infos = self._begin({lane: None for lane, step in enumerate(steps) if step.is_over}, infos)
+        over = [lane for lane, step in enumerate(steps) if step.is_over]
+        begun = reset_together([self.envs[lane] for lane in over], [None] * len(over))
+        for lane, (observation, info) in zip(over, begun, strict=True):
+            self._shown[lane] = observation
+            infos = self._add_info(infos, info, lane)
         return (
             self._shown.copy(),
             np.array([step.reward for step in steps], np.float64),
@@ -119,35 +124,7 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
             raise gymnasium.error.InvalidAction(
                 f"expected {self.num_envs} actions, one a lane, got {len(actions)}"
             )
-        lanes = list(zip(self.envs, actions, strict=True))
-        episodes = [env.check(action) for env, action in lanes]
-        recorded = [env.take_recorded(int(action)) for env, action in lanes]
-        asking = [lane for lane, step in enumerate(recorded) if step is None]
-        steps = step_together(
-            [episodes[lane] for lane in asking],
-            [int(actions[lane]) for lane in asking],
-            self.envs[0].models,
-            self.max_workers,
-        )
-        for lane, step in zip(asking, steps, strict=True):
-            recorded[lane] = step
-        return [env.end(step) for env, step in zip(self.envs, recorded, strict=True) if step]
+        return step_envs(self.envs, actions, self.max_workers)
 
     batch_reset, batch_step = reset, step
     """The names that the batching document gives them."""
-
-    def _begin(
-        self,
-        seeds: dict[int, int | None],
-        infos: dict[str, Any],
-        options: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Start an episode in some lanes; returns the infos with theirs."""
-        episodes = [
-            self.envs[lane].next_episode(seed=seed, options=options) for lane, seed in seeds.items()
-        ]
-        observations = begin_together(episodes, self.envs[0].models)
-        for lane, episode, observation in zip(seeds, episodes, observations, strict=True):
-            self._shown[lane] = observation
-            infos = self._add_info(infos, self.envs[lane].begin(episode), lane)
-        return infos

@@ -165,7 +165,8 @@ class Episode:
     def similarity(self, rewording: Rewording) -> float:
         """How near the query that is asked is to the original in meaning, -1 to 1."""
         known = self._embeddings[self.query]
-        return self._similarity(known if rewording.rejected else rewording.embedding)
+        asked = known if rewording.rejected else rewording.embedding
+        return similarity(self._embeddings[self.original], asked)
 
     def close(
         self, action: int, rewording: Rewording, reply: Completion | None, verdict: Verdict
@@ -178,9 +179,10 @@ class Episode:
         info = self._info(action, rewording.rewrite, reply)
         if verdict.outcome == "unscored":
             return self._fail(info, verdict.error or "", is_last=verdict.permanent)
-        near = self.similarity(rewording)
-        changed = rewording.query != self.query
-        self._adopt(rewording)
+        near, changed = self.similarity(rewording), rewording.query != self.query
+        if changed:
+            self._embeddings.setdefault(rewording.query, rewording.embedding)
+            self.earlier, self.query = (*self.earlier, self.query), rewording.query
         self.step_count, self.attempt, self.redrawn = self.step_count + 1, 0, 0
         self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
         info |= {
@@ -203,12 +205,7 @@ class Episode:
         )
 
     def fail_again(self, action: int, line: Mapping[str, Any]) -> Transition:
-        """An unscored step as transitions.jsonl has it: no call is made.
-
-        Args:
-            action: of the step.
-            line: what `transition_record` wrote of it.
-        """
+        """An unscored step as its line of transitions.jsonl has it: no call is made."""
         rewrite = Completion(text=line["mutated_query"])
         reply = Completion(text=line["reply"], truncated=line["reply_truncated"])
         info = self._info(action, rewrite, reply)
@@ -241,17 +238,8 @@ class Episode:
             return "refused"
         if mutator.kind == "model" and (why := not_a_rewording(text, self.query)):
             return why
-        is_near = self._similarity(embedding) >= self.rules.intent_threshold
-        return "" if is_near else "drifted"
-
-    def _similarity(self, embedding: Vector) -> float:
-        return similarity(self._embeddings[self.original], embedding)
-
-    def _adopt(self, rewording: Rewording) -> None:
-        if rewording.query != self.query:
-            self._embeddings.setdefault(rewording.query, rewording.embedding)
-            self.earlier = (*self.earlier, self.query)
-            self.query = rewording.query
+        near = similarity(self._embeddings[self.original], embedding)
+        return "" if near >= self.rules.intent_threshold else "drifted"
 
     def _fail(self, info: dict[str, Any], error: str, *, is_last: bool) -> Transition:
         self.redrawn += self.attempt > 0 and not info["reply"]  # the target was not asked
@@ -266,6 +254,7 @@ class Episode:
 
     def _info(self, action: int, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
         """Every key of a step's info, with the values of a failed step where they differ."""
+        calls = [each for each in (rewrite, reply) if each]
         return {
             "original_query": self.original,
             "query_before": self.query,
@@ -286,7 +275,10 @@ class Episode:
             "reward_parts": {},
             "unscored": False,
             "error": "",
-            "usage": _usage(rewrite, reply),
+            "usage": {
+                name: float(sum(getattr(each.usage or Usage(), name) for each in calls))
+                for name in USAGE
+            },
         }
 
 
@@ -321,27 +313,23 @@ def step_together(
 ) -> list[Transition]:
     """One step of N episodes: all rewordings, then all questions, then all verdicts.
 
-    Args:
-        episodes: N episodes under way.
-        actions: theirs.
-        models: what they ask.
-        max_workers: the most calls of a stage at once.
+    At most `max_workers` calls of a stage are under way at once.
     """
     rewordings = reword_together(episodes, actions, models, max_workers)
-    asked = [k for k, rewording in enumerate(rewordings) if rewording.error is None]
-    questions = [episodes[k].question(rewordings[k]) for k in asked]
+    pairs = [
+        (each, made) for each, made in zip(episodes, rewordings, strict=True) if not made.error
+    ]
+    questions = [episode.question(rewording) for episode, rewording in pairs]
     replies = models.ask(questions, max_workers)
-    near = [episodes[k].similarity(rewordings[k]) for k in asked]
-    verdicts = models.score(questions, replies, near, max_workers)
-    ends: dict[int, tuple[Completion | None, Verdict]] = {
-        k: (None, _verdict_without(rewording.error, rewording.rewrite))
-        for k, rewording in enumerate(rewordings)
-        if rewording.error
-    }
-    ends |= dict(zip(asked, zip(replies, verdicts, strict=True), strict=True))
+    near = [episode.similarity(rewording) for episode, rewording in pairs]
+    ends = iter(zip(replies, models.score(questions, replies, near, max_workers), strict=True))
     return [
-        episode.close(action, rewordings[k], *ends[k])
-        for k, (episode, action) in enumerate(zip(episodes, actions, strict=True))
+        episode.close(
+            action,
+            made,
+            *((None, _verdict_without(made.error, made.rewrite)) if made.error else next(ends)),
+        )
+        for episode, action, made in zip(episodes, actions, rewordings, strict=True)
     ]
 
 
@@ -370,9 +358,3 @@ def _label(verdict: Verdict) -> str:
     if verdict.outcome == "filtered":
         return "refused"
     return "partly_refused" if verdict.partial else verdict.outcome
-
-
-def _usage(*completions: Completion | None) -> dict[str, float]:
-    """Tokens and seconds of a step's calls together, as the server reported them."""
-    used = [each.usage or Usage() for each in completions if each]
-    return {name: float(sum(getattr(usage, name) for usage in used)) for name in USAGE}

@@ -76,11 +76,10 @@ def read_samples(
         if label and human is None:
             found = repr(cells.get(label))
             raise UserError(f"{place}{label!r}: {found} is no label; expected {LABELS}")
-        asked = ""
-        if prompt:
-            value = cells.get(prompt)
-            chat = [value] if isinstance(value, dict) else value
-            asked, _ = read_prompt(chat, prompt, f"{place}{prompt!r}")
+        value = cells.get(prompt or "")
+        asked, _ = read_prompt(
+            [value] if isinstance(value, dict) else value, prompt or "", f"{place}{prompt!r}"
+        )
         where = f"{place}{completion!r}"
         cell = read_cell(cells.get(completion), completion, where)
         try:
@@ -97,11 +96,10 @@ def read_samples(
 
 
 def reply_text(value: object) -> str | None:
-    """The text of a reply: its own, that of its message, or that of its parts; None: it has none.
+    """The text of a reply, that of its message, or that of its parts; None: it has none.
 
-    Args:
-        value: a text, or what JSON has of a message (`content`, `value`), of a chat, or of what
-            Ollama or an OpenAI-compatible server answered, be it a line of a batch's output.
+    It is a text, or what JSON has of a message (`content`, `value`), of a chat, or of what Ollama
+    or an OpenAI-compatible server answered, be it a line of a batch's output.
 
     Raises:
         ValueError: it is something else.

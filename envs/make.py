@@ -58,12 +58,11 @@ def make_parts(
         roles: which model plays which part.
         queries: the texts that episodes start from.
         seed: the seed of the target's and the judge's calls.
-        encoder: in place of the one that the mission names.
-        answers: by query its right answers; None: those that the queries bring.
+        encoder: one that is open already [the one that the mission names].
+        answers: by query its right answers [those that the queries have].
 
     Raises:
-        ValueError: bad data, as the parts report it, or queries in a language that the encoder
-            does not know.
+        ValueError: bad data, or queries in a language that the encoder does not know.
         OllamaError: the encoder's model does not answer.
     """
     runner: dict[str, Any] = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
@@ -132,8 +131,7 @@ def make_vector_env(
             settings of `MissionConfig`: `reward`, `mutators`, `encoder`, ...
 
     Raises:
-        ValueError: bad data, as the parts report it.
-        OllamaError: the model of an `ollama:` encoder does not answer.
+        ValueError, OllamaError: see `make_parts`.
     """
     if max_episode_steps is not None:
         plain["max_steps"] = max_episode_steps

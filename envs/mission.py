@@ -47,7 +47,7 @@ class RewordingConfig:
     """Context length of the models [the server's]."""
 
     def located(self) -> Self:
-        """The same with absolute paths, so that its file means the same in every folder."""
+        """The same with absolute paths."""
         return replace(
             self,
             mutators=tuple(map(_located, self.mutators)),

@@ -64,11 +64,10 @@ class Rewrite:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A query that the target is to be asked."""
+    """A query that the target is to be asked: the original, or a rewording of it."""
 
     original: str
     query: str
-    """`original`, or a rewording of it."""
     seed: int = 0
     """Counts only where the target's temperature is above 0."""
 
@@ -93,24 +92,27 @@ class ModelCalls:
 
         What some mutators go on with (`Mutator.then`) is a second round, for all rows at once.
         """
-        asked = [rewrite for rewrite in rewrites if rewrite.mutator.kind == "model"]
+        by_model = [rewrite for rewrite in rewrites if rewrite.mutator.kind == "model"]
         replies = iter(
             batch_mutate_queries(
                 self.dispatcher,
-                [rewrite.query for rewrite in asked],
-                [self._prompt(rewrite) for rewrite in asked],
+                [rewrite.query for rewrite in by_model],
+                [self._prompt(rewrite) for rewrite in by_model],
                 model=self.models.mutator,
-                seeds=[rewrite.seed for rewrite in asked],
+                seeds=[rewrite.seed for rewrite in by_model],
                 options=self.models.options,
                 max_workers=max_workers,
             )
         )
-        done = [
-            _cleaned(next(replies), rewrite.query)
-            if rewrite.mutator.kind == "model"
-            else _by_rule(rewrite)
-            for rewrite in rewrites
-        ]
+        done = []
+        for rewrite in rewrites:
+            if rewrite.mutator.kind == "model":
+                reply = next(replies)
+                text = reply.text if reply.error else clean(reply.text, rewrite.query)
+                done.append(replace(reply, text=text))
+            else:
+                text = rewrite.mutator.apply(rewrite.query, rewrite.earlier, rewrite.seed)
+                done.append(Completion(text=text, attempts=0))
         more = {row: going for row, going in enumerate(map(_next, rewrites, done)) if going}
         seconds = self.reword([*more.values()], max_workers) if more else []
         for row, second in zip(more, seconds, strict=True):
@@ -148,14 +150,7 @@ class ModelCalls:
         similarities: Sequence[float],
         max_workers: int = 1,
     ) -> list[Verdict]:
-        """What the replies are worth.
-
-        Args:
-            questions: N questions.
-            replies: theirs.
-            similarities: how near each query is to its original in meaning, -1 to 1.
-            max_workers: the most verdicts at once.
-        """
+        """What N replies are worth, given how near each query is to its original (-1 to 1)."""
         items = zip(questions, replies, similarities, strict=True)
         try:
             return run_parallel(self._verdict, items, max_workers)
@@ -193,10 +188,6 @@ class ModelCalls:
         return replace(prompt, options=own)
 
 
-def _cleaned(reply: Completion, query: str) -> Completion:
-    return reply if reply.error else replace(reply, text=clean(reply.text, query))
-
-
 def _next(rewrite: Rewrite, reply: Completion) -> Rewrite | None:
     """What goes on with a rewording, if anything does and it is a whole one."""
     then = rewrite.mutator.then
@@ -216,8 +207,3 @@ def _joined(first: Completion, second: Completion, query: str) -> Completion:
         attempts=first.attempts + second.attempts,
         usage=Usage(**usage) if usage else None,
     )
-
-
-def _by_rule(rewrite: Rewrite) -> Completion:
-    text = rewrite.mutator.apply(rewrite.query, rewrite.earlier, rewrite.seed)
-    return Completion(text=text, attempts=0)

@@ -40,14 +40,7 @@ class Memory:
     last_label: str | None = None
 
     def after(self, action: int, reward: float, label: str, *, changed: bool = True) -> Memory:
-        """The memory once `action` brought `reward` and an outcome named `label`.
-
-        Args:
-            action: the mutator.
-            reward: of the step.
-            label: the outcome, or `undetermined`.
-            changed: whether the step changed the query.
-        """
+        """The memory once `action` earned `reward` and an outcome `label`, or `undetermined`."""
         return Memory(
             tried=self.tried | {action},
             idle=self.idle - {action} if changed else self.idle | {action},
@@ -76,24 +69,16 @@ def observation_space(
 def observation(
     embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
 ) -> NDArray[np.float32]:
-    """The observation vector.
-
-    Args:
-        embedding: the original's, a unit row (D,).
-        num_mutators: A.
-        memory: of the episode.
-        fraction: of the steps, 0 to 1.
-    """
+    """The observation, given the original's unit row (D,) and the fraction of the steps taken."""
     dimension = len(embedding)
     shown = np.zeros(observation_size(dimension, num_mutators), np.float32)
     np.multiply(embedding, np.float32(np.sqrt(dimension)), out=shown[:dimension])
-    for action in memory.tried:
-        shown[dimension + action] = 1.0
-    for action in memory.idle:
-        shown[dimension + num_mutators + action] = 1.0
-    if memory.last_action is not None:
-        shown[dimension + 2 * num_mutators + memory.last_action] = 1.0
     tail = dimension + 3 * num_mutators
+    tried, idle, last = shown[dimension:tail].reshape(3, num_mutators)
+    tried[list(memory.tried)] = 1
+    idle[list(memory.idle)] = 1
+    if memory.last_action is not None:
+        last[memory.last_action] = 1
     shown[tail] = min(max(memory.last_reward, -REWARD_LIMIT), REWARD_LIMIT)
     for k, label in enumerate(LABELS, start=tail + 1):
         shown[k] = memory.last_label == label

@@ -33,8 +33,9 @@ def check_lengths(encoder: Encoder, queries: Sequence[str], config: QueryConfig)
     Raises:
         UserError: some are too long for the encoder's model; it names their rows.
     """
-    by_bytes = sorted(set(queries), key=lambda query: len(query.encode()))[-MOST_TRIED:]
-    longest = sorted({*by_bytes, *sorted(set(queries), key=len)[-MOST_TRIED:]})
+    distinct = set(queries)
+    by_bytes = sorted(distinct, key=lambda query: len(query.encode()))[-MOST_TRIED:]
+    longest = sorted({*by_bytes, *sorted(distinct, key=len)[-MOST_TRIED:]})
     failed: dict[str, str] = {}
     try:
         batch_encode_queries(encoder, longest)

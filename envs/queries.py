@@ -8,14 +8,11 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from envs.query_files import (
     ANSWER_COLUMNS,
     CHAT_COLUMNS,
-    MOST_SCANNED,
-    MOST_TEXT,
     PROMPT_COLUMNS,
     Cells,
     QueryFileError,
@@ -107,28 +104,21 @@ def load_queries(
     table = read_table(BUNDLED_QUERIES if path is None else Path(path))
     columns = _columns(table, prompt_column, group_column, answer_column)
     filters = [_filter(table, condition) for condition in where]
-    names = [name for name, _ in filters]
     first: dict[str, Query] = {}
-    repeated = characters = 0
-    for row, cells in table.rows([*columns.values(), *names]):
-        if any(_plain(cells.get(name)) != value for name, value in filters):
+    met: dict[str, dict[str, None]] = {name: {} for name, _ in filters}
+    repeated = 0
+    for row, cells in table.rows([*columns.values(), *met]):
+        values = {name: _plain(cells.get(name)) for name in met}
+        for name, value in values.items():
+            met[name][value] = None
+        if any(values[name] != value for name, value in filters):
             continue
         query = _query(f"{table.path}, row {row}", row, columns, cells)
-        if first.setdefault(query.text, query) is not query:
-            repeated += 1
-            continue
-        characters += len(_identity(query))
-        if characters > MOST_TEXT:
-            raise QueryFileError(
-                f"{table.path}, row {row}: over {MOST_TEXT} characters of queries; "
-                "keep fewer rows with --where"
-            )
+        repeated += first.setdefault(query.text, query) is not query
     if not first and not where:
         raise QueryFileError(f"{table.path} is empty: expected at least one prompt")
     if not first:
-        rows = [cells for _, cells in islice(table.rows(names), MOST_SCANNED)]
-        values = {name: dict.fromkeys(_plain(cells.get(name)) for cells in rows) for name in names}
-        has = "; ".join(f"{name!r} has {quoted(each)}" for name, each in values.items())
+        has = "; ".join(f"{name!r} has {quoted(values)}" for name, values in met.items())
         wanted = " and ".join(map(repr, where))
         raise QueryFileError(f"{table.path} has no row left with --where {wanted}; {has}")
     if repeated:
@@ -154,12 +144,8 @@ def split_queries(
     """The queries for training and those held out, both in the order given.
 
     A hash of `split_seed` and the query's group decides: other queries do not move it, a group
-    stays whole, and a larger share only adds to the queries held out.
-
-    Args:
-        queries: What to split.
-        held_out: The share of groups held out, 0 to 1, met on average; 0 holds out none.
-        split_seed: Another seed gives another split.
+    stays whole, and a larger share only adds to the queries held out. `held_out` is the share of
+    groups (0 to 1) held out on average; 0 holds out none.
 
     Raises:
         QuerySplitError: The share is not between 0 and 1, or one of the two sides is empty.
@@ -247,12 +233,7 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
 
 
 def read_prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
-    """The query in a cell, "" where it is blank, and what is before it.
-
-    Args:
-        value: the cell: a text, or a list with a chat; see also `read_cell`.
-        column: its column.
-        place: begins the error.
+    """The query in a cell, "" where it is blank, and what is before it; `place` begins the error.
 
     Raises:
         QueryFileError: it is something else, or a chat that no query ends.

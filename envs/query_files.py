@@ -1,15 +1,14 @@
-"""Files of queries as tables, read row by row as the endings of their names say.
-
-.json alone is in memory as a whole.
-"""
+"""Files of queries as tables, read as the endings of their names say."""
 
 from __future__ import annotations
 
 import csv
 import difflib
+import io
+import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,27 +30,12 @@ ANSWER_COLUMNS = ("answer", "answers")
 """Columns with right answers, the first one present counts."""
 SIDES = ("train", "kept", "held_out")
 """The sides of a run's split, as its queries.json names them."""
-LONGEST_LINE = 2**24
-"""Characters of a line of a file."""
-MOST_TEXT = 2**28
-"""Bytes of a .json file, and characters of all queries that are kept of a file."""
-BATCH_BYTES = 2**24
-"""Bytes of a Parquet file's rows that are in memory at a time, unless one row has more."""
 MOST_NAMED, LONGEST_NAMED = 10, 60
 """How many names or values an error lists, and how many characters of each."""
-MOST_SCANNED = 1000
-"""Rows that are searched for the names of columns, and for the values that an error lists."""
-BINARIES = {
-    b"PK\x03\x04": "a ZIP archive or a workbook (.xlsx): unpack it, or save it as CSV UTF-8",
-    b"\xd0\xcf\x11\xe0": "an old Office file (.xls): save it as CSV UTF-8",
-    b"\x1f\x8b": "compressed (gzip): unpack it",
-    b"PAR1\x15": "a Parquet file: rename it to .parquet",
-}
-"""What a file is that begins with these bytes, and what to do with it."""
 
 Cells = Mapping[str, object]
 """A row's values by column: texts, or whatever JSON and Parquet have."""
-Rows = Iterator[tuple[int, Cells]]
+Rows = Iterable[tuple[int, Cells]]
 """Rows with their numbers, as `Query.row` has them."""
 
 
@@ -65,23 +49,21 @@ class QueryTable:
 
     path: Path
     columns: tuple[str, ...]
+    read: Callable[[Sequence[str]], Rows]
 
     def rows(self, columns: Sequence[str]) -> Rows:
         """The rows of the file, with the values of these columns at least.
 
         Raises:
-            QueryFileError: A row cannot be read.
+            QueryFileError: a row cannot be read.
         """
-        suffix = self.path.suffix.lower()
-        if suffix == ".parquet":
-            return _parquet_rows(self.path, list(dict.fromkeys(columns)))
-        return READERS[suffix](self.path)
+        return self.read(list(dict.fromkeys(columns)))
 
     def find(self, asked: str | None, usual: Sequence[str], flag: str = "") -> str | None:
         """The column asked for, or else the first of the usual ones, or None; case does not matter.
 
         Raises:
-            QueryFileError: There is no column of the name asked for; the message names the `flag`.
+            QueryFileError: there is no column of the name asked for; the message names the `flag`.
         """
         spelt = {each.casefold(): each for each in reversed(self.columns)}
         spelt |= {each: each for each in self.columns}
@@ -97,7 +79,7 @@ class QueryTable:
         """The same where there must be one.
 
         Raises:
-            QueryFileError: There is none; the message names the usual ones and the `flag`.
+            QueryFileError: there is none; the message names the usual ones and the `flag`.
         """
         if (found := self.find(asked, usual, flag)) is None:
             raise QueryFileError(
@@ -111,95 +93,78 @@ def read_table(path: Path) -> QueryTable:
     """The file at `path` as a table, read as its ending says.
 
     Raises:
-        QueryFileError: The file is missing, of an unknown format, damaged or empty.
+        QueryFileError: the file is missing, of an unknown format, damaged or empty.
     """
+    suffix = path.suffix.lower()
     try:
-        _check_file(path)
-        rows = islice(READERS[path.suffix.lower()](path), MOST_SCANNED)
-        columns = tuple(dict.fromkeys(key for _, cells in rows for key in cells))
+        if not path.is_file():
+            names = [] if path.exists() else [each.name for each in path.parent.glob("*")]
+            near = difflib.get_close_matches(path.name, names)
+            hint = f"; did you mean {quoted(near)}?" if near else ""
+            raise QueryFileError(f"there is no regular file {str(path)!r}{hint}")
+        if not str(path).isprintable():
+            raise QueryFileError(f"{str(path)!r} is not a name of one line; rename it")
+        if suffix == ".parquet":
+            with _parquet_file(path) as file:
+                names = file.schema_arrow.names
+            return QueryTable(path, _distinct(names, path), partial(_parquet_rows, path))
+        if suffix not in READERS:
+            expected = quoted([*READERS, ".parquet"])
+            raise QueryFileError(f"{path} ends in {suffix!r}; expected one of {expected}")
+        rows = list(READERS[suffix](path, _text(path)))
     except OSError as error:
         raise QueryFileError(f"{path} cannot be read: {error.strerror}") from error
-    if not columns:
+    if not rows:
         raise QueryFileError(f"{path} is empty: expected at least one prompt")
-    return QueryTable(path, columns)
+    return QueryTable(
+        path, tuple(dict.fromkeys(key for _, row in rows for key in row)), lambda _: rows
+    )
 
 
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        names = [] if path.exists() else [each.name for each in path.parent.glob("*")]
-        near = difflib.get_close_matches(path.name, names)
-        hint = f"; did you mean {quoted(near)}?" if near else ""
-        raise QueryFileError(f"there is no regular file {str(path)!r}{hint}")
-    if not str(path).isprintable():
-        raise QueryFileError(f"{str(path)!r} is not a name of one line; rename it")
-    suffix = path.suffix.lower()
-    if suffix not in READERS:
-        raise QueryFileError(f"{path} ends in {suffix!r}; expected one of {quoted(READERS)}")
-    with path.open("rb") as file:
-        beginning = file.read(8)
-    for mark, what in BINARIES.items():
-        if beginning.startswith(mark) and suffix != ".parquet":
-            raise QueryFileError(f"{path} is {what}")
-
-
-def _lines(
-    path: Path, newline: str | None = None, longest: int = LONGEST_LINE
-) -> Generator[str, None, None]:
-    r"""The lines, which end at \n, \r\n and \r alone: there may be a U+2028 in a prompt."""
-    with path.open("rb") as file:
-        is_utf16 = file.read(2) in {b"\xff\xfe", b"\xfe\xff"}
-    # Bytes that are no text become lone surrogates, so that their line can be named.
-    encoding, errors = ("utf-16", "surrogatepass") if is_utf16 else ("utf-8-sig", "surrogateescape")
+def _text(path: Path) -> str:
+    """A file in UTF-8, or in UTF-16 with its byte order mark."""
+    content = path.read_bytes()
+    encoding = "utf-16" if content[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig"
     do = "save the file as UTF-8 (in a spreadsheet: CSV UTF-8)"
-    number = 0
     try:
-        with path.open(encoding=encoding, errors=errors, newline=newline) as text:
-            for number, line in enumerate(iter(partial(text.readline, longest), ""), 1):
-                if len(line) == longest and line[-1] not in "\r\n":
-                    raise QueryFileError(f"{path}, line {number}: over {longest} characters")
-                if "\0" in line or not is_text(line):
-                    what = "a NUL character" if "\0" in line else "not UTF-8 text"
-                    raise QueryFileError(f"{path}, line {number}: {what}; {do}")
-                yield line
-    except UnicodeDecodeError as error:  # UTF-16 that ends within a character
-        raise QueryFileError(f"{path}, line {number + 1}: not UTF-8 text; {do}") from error
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode(encoding, "ignore")
+        raise QueryFileError(f"{path}, line {len(_lines(before))}: not UTF-8 text; {do}") from error
+    if (place := text.find("\0")) >= 0:
+        line = len(_lines(text[:place]))
+        raise QueryFileError(f"{path}, line {line}: a NUL character; {do}")
+    return text
 
 
-def _text_rows(path: Path) -> Rows:
+def _lines(text: str) -> list[str]:
+    r"""The lines, which end at \n, \r\n and \r alone: there may be a U+2028 in a prompt."""
+    return re.split(r"\r\n|\r|\n", text)
+
+
+def _text_rows(_path: Path, text: str) -> Rows:
     """A prompt a line; blank lines are skipped."""
-    with closing(_lines(path)) as lines:
-        for row, line in enumerate(lines, 1):
-            names = {_bare(name).casefold() for name in line.split("\t")}
-            if row == 1 and names & {*PROMPT_COLUMNS}:
-                raise QueryFileError(
-                    f"{path}, line 1: {line.strip()!r:.60} is a header; expected a prompt: remove "
-                    "it, or rename a table to .tsv"
-                )
-            if line.strip():
-                yield row, {"prompt": line}
+    return [(row, {"prompt": line}) for row, line in enumerate(_lines(text), 1) if line.strip()]
 
 
-def _delimited_rows(path: Path, delimiter: str) -> Rows:
+def _delimited_rows(path: Path, text: str, delimiter: str) -> Rows:
     """A header, then as many cells in each row; rows of blank cells are skipped."""
-    header: list[str] = []
+    header: tuple[str, ...] = ()
     row = 0
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        with closing(_lines(path, newline="")) as lines:
-            for row, cells in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
-                names = list(map(_bare, cells))
-                if not any(names):
-                    continue
-                if not header:
-                    header = _distinct(names, path)
-                    continue
-                if names == header:
-                    raise QueryFileError(f"{path}, row {row} is the header again; remove it")
-                if len(cells) != len(header):
-                    raise QueryFileError(
-                        f"{path}, row {row}: {len(cells)} cells under {len(header)} columns; "
-                        "quote a cell that holds the delimiter, and write blank cells too"
-                    )
-                yield row, dict(zip(header, cells, strict=True))
+        for row, cells in enumerate(reader, 1):
+            if not any(map(str.strip, cells)):
+                continue
+            if not header:
+                header = _distinct([name.strip() for name in cells], path)
+                continue
+            if len(cells) != len(header):
+                raise QueryFileError(
+                    f"{path}, row {row}: {len(cells)} cells under {len(header)} columns; "
+                    "quote a cell that holds the delimiter, and write blank cells too"
+                )
+            yield row, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise QueryFileError(
             f"{path}, row {row + 1}: {error}; "
@@ -207,25 +172,17 @@ def _delimited_rows(path: Path, delimiter: str) -> Rows:
         ) from error
 
 
-def _json_line_rows(path: Path) -> Rows:
+def _json_line_rows(path: Path, text: str) -> Rows:
     """An object a line; blank lines are skipped."""
-    with closing(_lines(path)) as lines:
-        for row, line in enumerate(lines, 1):
-            if line.strip():
-                place = f"{path}, row {row}"
-                if line.lstrip().startswith("["):
-                    raise QueryFileError(
-                        f"{place}: a JSON list; expected an object a line: if the whole file is "
-                        "one list, rename it to .json"
-                    )
-                yield row, _json_object(read_json(line, place), place)
+    for row, line in enumerate(_lines(text), 1):
+        if line.strip():
+            place = f"{path}, row {row}"
+            yield row, _json_object(read_json(line, place), place)
 
 
-def _json_rows(path: Path) -> Rows:
+def _json_rows(path: Path, text: str) -> Rows:
     """A list of objects or of prompts, or the queries.json of a run."""
-    if path.stat().st_size > MOST_TEXT:
-        raise QueryFileError(f"{path} has over {MOST_TEXT} bytes; save it as .jsonl")
-    value = read_json("".join(_lines(path, longest=MOST_TEXT)), str(path))
+    value = read_json(text, str(path))
     if isinstance(value, dict) and isinstance(value.get("train"), list):
         try:
             value = _rows_of_run(value)
@@ -281,43 +238,27 @@ def _parquet_file(path: Path) -> Iterator[Any]:
             f"{path} needs pyarrow to be read ({error}): pip install 'mutagym[parquet]'"
         ) from error
     try:
-        with pq.ParquetFile(path, buffer_size=2**20) as file:
+        with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise QueryFileError(f"{path} cannot be read as Parquet ({why}); write it again") from error
 
 
-def _parquet_header(path: Path) -> Rows:
-    """One row of the columns' names."""
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
     with _parquet_file(path) as file:
-        names = file.schema_arrow.names
-    yield 0, dict.fromkeys(_distinct(names, path))
+        return list(enumerate(file.read(columns=columns).to_pylist(), 1))
 
 
-def _parquet_rows(path: Path, columns: list[str]) -> Rows:
-    row = 0
-    with _parquet_file(path) as file:
-        for group in range(file.num_row_groups):
-            # One value may be repeated in all rows. It is no longer than its whole row group.
-            longest = max(1, file.metadata.row_group(group).total_byte_size)
-            size = max(1, min(1000, BATCH_BYTES // longest))
-            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
-                for cells in batch.to_pylist():
-                    row += 1
-                    yield row, cells
-
-
-READERS: dict[str, Callable[[Path], Rows]] = {
+READERS: dict[str, Callable[[Path, str], Rows]] = {
     ".csv": partial(_delimited_rows, delimiter=","),
     ".tsv": partial(_delimited_rows, delimiter="\t"),
     ".jsonl": _json_line_rows,
     ".ndjson": _json_line_rows,
     ".json": _json_rows,
     ".txt": _text_rows,
-    ".parquet": _parquet_header,
 }
-"""All rows of a file by its ending; of Parquet the header alone."""
+"""The rows in a text by the ending of its file."""
 
 
 def answers_in(value: object) -> tuple[str, ...]:
@@ -326,24 +267,18 @@ def answers_in(value: object) -> tuple[str, ...]:
     Those of an object stand under `text`, as in SQuAD. What is blank or none of these is left out.
     """
     found = value.get("text") if isinstance(value, dict) else value
-    each = found if isinstance(found, list) else [found]
     texts = [
         str(one).strip()
-        for one in each
+        for one in (found if isinstance(found, list) else [found])
         if isinstance(one, str | int | float) and not isinstance(one, bool)
     ]
     return tuple(dict.fromkeys(text for text in texts if text and is_text(text)))
 
 
-def _bare(name: str) -> str:
-    """A column's name without blanks and the byte order marks of files that were joined."""
-    return name.strip().strip("\ufeff")
-
-
-def _distinct(names: list[str], path: Path) -> list[str]:
+def _distinct(names: Sequence[str], path: Path) -> tuple[str, ...]:
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise QueryFileError(f"{path} has several columns named {quoted(twice)}: rename them")
-    return names
+    return tuple(names)
 
 
 def quoted(values: Iterable[str]) -> str:

@@ -99,7 +99,8 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
         self.episode: Episode | None = None
         """The one under way, or the last one."""
-        self._is_over = True
+        self.is_over = True
+        """Whether `reset` is to be called before the next step."""
         self._next_number = 0
         self._recorded: deque[Mapping[str, Any] | None] = deque()
 
@@ -112,9 +113,8 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
             OllamaError: the query could not be embedded.
             ValueError: an unknown option.
         """
-        episode = self.next_episode(seed=seed, options=options)
-        (observation,) = begin_together([episode], self.models)
-        return observation, self.begin(episode)
+        ((observation, info),) = reset_together([self], [seed], options)
+        return observation, info
 
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         """Reword, ask, score; returns Gymnasium's five values.
@@ -123,40 +123,39 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
-        episode = self.check(action)
-        taken = self.take_recorded(int(action))
-        if taken is None:
-            (taken,) = step_together([episode], [int(action)], self.models)
-        return self.end(taken)
+        (taken,) = step_envs([self], [action])
+        return taken
 
     def next_episode(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Episode:
         """The episode that `reset` would start; `begin` is to follow. Raises as `reset` does."""
         super().reset(seed=seed)
-        number = self._next_number if seed is None else 0
-        query = self._query(options or {}, number)
-        return Episode(rules=self.rules, original=query, seed=self._lane_seed, number=number)
+        self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
+        lane_seed, number = int(self.np_random_seed), self._next_number if seed is None else 0
+        if unknown := set(options or {}) - {"query"}:
+            raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
+        if options:
+            query = str(options["query"])
+        else:
+            stream = np.random.default_rng(derive_seed(lane_seed, number, "query"))
+            query = self.queries[int(stream.integers(len(self.queries)))]
+        return Episode(rules=self.rules, original=query, seed=lane_seed, number=number)
 
     def begin(self, episode: Episode) -> dict[str, Any]:
         """Start an episode that is embedded; returns its info."""
-        self.episode, self._is_over = episode, False
+        self.episode, self.is_over = episode, False
         self._next_number = episode.number + 1
         return {"original_query": episode.original, "episode_number": episode.number}
 
     def check(self, action: int | np.int64) -> Episode:
         """The episode under way, if `action` can be taken in it; raises what `step` raises."""
-        if self.episode is None or self._is_over:
+        if self.episode is None or self.is_over:
             raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
         if not self.action_space.contains(action):
             expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
         return self.episode
-
-    def end(self, taken: Transition) -> Transition:
-        """Note what came of a step of the episode under way; returns it."""
-        self._is_over = taken.is_over
-        return taken
 
     def replay_unscored(self, lines: Iterable[Mapping[str, Any] | None]) -> None:
         """Have coming steps be unscored as they were in a recorded run, without a call.
@@ -184,20 +183,43 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         """Go on where another environment of this config was; `begin_together` is to follow."""
         episode = restored_episode(self.rules, state["episode"])
         super().reset(seed=episode.seed)
-        self.episode, self._is_over = episode, False
+        self.episode, self.is_over = episode, False
         self._next_number = state["next_number"]
         return episode
 
-    @property
-    def _lane_seed(self) -> int:
-        """The seed of this lane's stream: the last one given to `reset`, or the system's."""
-        self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
-        return int(self.np_random_seed)
 
-    def _query(self, options: dict[str, Any], number: int) -> str:
-        if unknown := set(options) - {"query"}:
-            raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
-        if "query" in options:
-            return str(options["query"])
-        stream = np.random.default_rng(derive_seed(self._lane_seed, number, "query"))
-        return self.queries[int(stream.integers(len(self.queries)))]
+def reset_together(
+    envs: Sequence[QueryMutationEnv],
+    seeds: Sequence[int | None],
+    options: dict[str, Any] | None = None,
+) -> list[tuple[Vector, dict[str, Any]]]:
+    """`reset` of environments that share their models."""
+    if not envs:
+        return []
+    pairs = zip(envs, seeds, strict=True)
+    episodes = [env.next_episode(seed=seed, options=options) for env, seed in pairs]
+    observations = begin_together(episodes, envs[0].models)
+    begun = zip(envs, episodes, observations, strict=True)
+    return [(observation, env.begin(episode)) for env, episode, observation in begun]
+
+
+def step_envs(
+    envs: Sequence[QueryMutationEnv], actions: Sequence[int | np.int64], max_workers: int = 1
+) -> list[Transition]:
+    """`step` of environments that share their models, at most so many calls at once."""
+    episodes = [env.check(action) for env, action in zip(envs, actions, strict=True)]
+    numbers = list(map(int, actions))
+    taken = [env.take_recorded(action) for env, action in zip(envs, numbers, strict=True)]
+    asking = [lane for lane, step in enumerate(taken) if step is None]
+    played = iter(
+        step_together(
+            [episodes[lane] for lane in asking],
+            [numbers[lane] for lane in asking],
+            envs[0].models,
+            max_workers,
+        )
+    )
+    steps = [step or next(played) for step in taken]
+    for env, step in zip(envs, steps, strict=True):
+        env.is_over = step.is_over
+    return steps

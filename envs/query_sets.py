@@ -57,11 +57,6 @@ class QuerySet:
     """Those of the training side that nothing is learned from: the gain is measured on them."""
 
     @property
-    def chats(self) -> dict[str, Chat]:
-        """What goes before each query that has a chat, by its text."""
-        return chats_of((*self.train, *self.held_out, *self.kept))
-
-    @property
     def answers(self) -> dict[str, tuple[str, ...]]:
         """The right answers of each query that has any, by its text."""
         return answers_of((*self.train, *self.held_out, *self.kept))
@@ -69,16 +64,17 @@ class QuerySet:
     def record(self) -> dict[str, Any]:
         """The queries.json of a run: `recorded_queries` reads it, and `--queries` takes it."""
         queries = (*self.train, *self.held_out, *self.kept)
-        chats = {text: _messages(chat) for text, chat in self.chats.items()}
-        return {
+        record = {
             "train": [query.text for query in self.train],
             "held_out": [query.text for query in self.held_out],
-            **({"kept": [query.text for query in self.kept]} if self.kept else {}),
+            "kept": [query.text for query in self.kept],
             "groups": _groups_of(queries),
             "categories": categories_of(queries),
-            **({"chats": chats} if chats else {}),
-            **({"answers": self.answers} if self.answers else {}),
+            "chats": {text: _messages(chat) for text, chat in chats_of(queries).items()},
+            "answers": self.answers,
         }
+        optional = ("kept", "chats", "answers")
+        return {name: each for name, each in record.items() if each or name not in optional}
 
 
 def categories_of(queries: Iterable[Query]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from envs.episode import (
 from envs.models import Ask, ModelCalls, Rewrite
 from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies import View
-from evaluation.stepping import AgentPolicy
+from evaluation.stepping import Step
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.types import Completion
 from scorers.reward import Verdict
@@ -52,7 +52,6 @@ class EpisodeContext:
 class CountedCalls(ModelCalls):
     """Model calls that are counted as they are asked for, whoever pays for the reply."""
 
-    intent_threshold: float
     counts: dict[str, int]
     """Gets `rewrites` by a model, `questions` to the target and `verdicts` of a judge."""
 
@@ -75,13 +74,11 @@ class CountedCalls(ModelCalls):
     ) -> list[Verdict]:
         """See `ModelCalls.score`."""
         verdicts = super().score(questions, replies, similarities, max_workers)
-        for question, reply, verdict, near in zip(
-            questions, replies, verdicts, similarities, strict=True
-        ):
+        for reply, verdict in zip(replies, verdicts, strict=True):
             if verdict.outcome == "unscored":  # the judge's call failed, if not the target's
                 self.counts["verdicts"] += reply.error is None
-            else:
-                self.counts["verdicts"] += _judged(question, verdict, near, self.intent_threshold)
+            elif "judge_repaired" in verdict.parts:
+                self.counts["verdicts"] += 1 + int(verdict.parts["judge_repaired"])
         return verdicts
 
 
@@ -118,11 +115,7 @@ class AgentEpisode:
         self._tried: list[int] = []
         self._failed_steps: set[int] = set()
         """The numbers of the steps of which an attempt failed."""
-        self._models = CountedCalls(
-            **vars(context.models),
-            intent_threshold=context.rules.intent_threshold,
-            counts=self.calls,
-        )
+        self._models = CountedCalls(**vars(context.models), counts=self.calls)
         seed = derive_seed(context.seed, "eval", query, agent, repeat)
         self._episode = Episode(rules=context.rules, original=query, seed=seed, number=number)
 
@@ -138,13 +131,11 @@ class AgentEpisode:
         scored = [""] * len(self._tried)
         return [*scored, self.attempts[-1]] if self.is_unscored else scored
 
-    def play(
-        self, policy: Callable[[], AgentPolicy], *, rewords_original: bool, asks: bool
-    ) -> None:
+    def play(self, make_policy: Callable[[], Step], *, rewords_original: bool, asks: bool) -> None:
         """Play the episode to its end; a policy that raises ends it as failed.
 
         Args:
-            policy: makes the agent's policy.
+            make_policy: makes the agent's policy.
             rewords_original: whether each step rewords the original query.
             asks: whether each choice of the policy is a call to a model.
 
@@ -156,21 +147,18 @@ class AgentEpisode:
         if self.is_over:
             return
         try:
-            chooser = policy()
+            policy = make_policy()
         except _NOT_THE_POLICYS:
             raise
         except Exception as error:  # noqa: BLE001 - a policy is anybody's code
             self._fail(error)
             return
-        try:
-            while not self.is_over:
-                if rewords_original:
-                    self._episode.return_to_original()
-                action = self._choose(chooser, asks=asks)
-                if action is not None:
-                    self.step(action)
-        finally:
-            chooser.close()
+        while not self.is_over:
+            if rewords_original:
+                self._episode.return_to_original()
+            action = self._choose(policy, asks=asks)
+            if action is not None:
+                self.step(action)
 
     def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
         """Embed the query; an agent that cannot begin is unscored."""
@@ -241,12 +229,12 @@ class AgentEpisode:
             "calls": self.calls,
         }
 
-    def _choose(self, policy: AgentPolicy, *, asks: bool) -> int | None:
+    def _choose(self, policy: Step, *, asks: bool) -> int | None:
         """The policy's action; None where it failed. A call of its own that fails is made again."""
         for _ in range(MOST_ATTEMPTS):
             self.calls["choices"] += asks
             try:
-                return policy.step(self.view())
+                return policy(self.view())
             except _NOT_THE_POLICYS:
                 raise
             except OllamaError as error:
@@ -278,13 +266,3 @@ def _outcome(info: Mapping[str, Any]) -> str:
     if not info["reward_parts"]["intent_kept"]:
         return "answered_other"
     return "answered" if info["success"] else "wrong"
-
-
-def _judged(question: Ask, verdict: Verdict, near: float, intent_threshold: float) -> int:
-    """How many calls to a judge a verdict took; see `scorers.reward`."""
-    parts = verdict.parts
-    if "judge_repaired" not in parts:
-        return 0
-    open_question = question.query != question.original and near >= intent_threshold
-    asked = "judge_score" in parts or (parts["answered"] * parts.get("right", 1) and open_question)
-    return 1 + int(parts["judge_repaired"]) if asked else 0

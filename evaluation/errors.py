@@ -14,11 +14,7 @@ class StepperError(ValueError):
 
 
 class PolicyError(Exception):
-    """A policy's step failed for a reason that is not the policy's own exception.
-
-    The step overran its deadline, its action is no mutator's number, the policy raised SystemExit,
-    or its process died.
-    """
+    """A step overran its deadline, gave no mutator's number, exited, or ended its process."""
 
 
 class RemotePolicyError(PolicyError):
@@ -38,10 +34,7 @@ def error_line(trace: str) -> str:
 
 
 def policy_traceback(error: BaseException) -> str:
-    """The traceback of what a policy raised, from the policy's own first frame on.
-
-    Where no frame is the policy's, as when a deadline is overrun, what remains is the error alone.
-    """
+    """The traceback of what a policy raised, from the policy's own first frame on, if any."""
     if isinstance(error, RemotePolicyError):
         return str(error)
     trace = error.__traceback__

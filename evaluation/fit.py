@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +25,17 @@ from records.failures import FailureLimit
 if TYPE_CHECKING:
     from train.bandit import LinearBandit
 
-LANES = 16
-"""Episodes that LinUCB plays side by side."""
-STEPS_OF_A_LANE = 4
-"""Steps that each of them takes before it learns from them."""
+ROUND = 16
+"""Episodes that LinUCB plays before it learns from them."""
+Explored = tuple[NDArray[np.float32], int, Transition]
+"""Observation before a step, its action and what it gave."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A fitted policy."""
+    """A fitted policy, which learns no more."""
 
     source: PolicySource
-    """The policy; it learns no more."""
     calls: int
     """Questions that were asked."""
     means: dict[str, float]
@@ -70,6 +68,8 @@ class Fitting:
     """The most episodes at once."""
     max_unscored: float
     """The share of the latest steps that may be unscored."""
+    seed: int
+    """Of the chance of the policy's exploration."""
 
     @property
     def mutators(self) -> list[str]:
@@ -87,15 +87,14 @@ class Fitting:
         return RunStoppedError(f"{self.name} could not be fitted: {why}")
 
 
-def fit_policy(kind: str, fitting: Fitting, *, seed: int) -> Fit:
-    """Fit a policy of a kind: `best_fixed`, `cascade` or `linucb`; `seed` is of all its chance.
+def fit_policy(kind: str, fitting: Fitting) -> Fit:
+    """Fit a policy of a kind: `best_fixed`, `cascade` or `linucb`.
 
     Raises:
         RunStoppedError: too little could be scored, or a query cannot be embedded.
     """
-    if kind == "linucb":
-        return _fit_linucb(fitting, seed)
-    return _fit_best_fixed(fitting) if kind == "best_fixed" else _fit_cascade(fitting)
+    fits = {"best_fixed": _fit_best_fixed, "cascade": _fit_cascade, "linucb": _fit_linucb}
+    return fits[kind](fitting)
 
 
 def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
@@ -127,24 +126,23 @@ def _fit_cascade(fitting: Fitting) -> Fit:
     pairs = [(action, query) for query in queries for action in range(len(names))]
     pull = partial(_play_alone, fitting.context, 1)
     limit = FailureLimit(fitting.max_unscored)
-    answered, scored = [], []
-    calls = 0
+    played = []
     for episode in iterate_parallel(pull, pairs, fitting.jobs):
         limit.add(episode.step_errors)
-        calls += episode.calls["questions"]
-        result = episode.result(fitting.name)
-        answered.append(result["success"])
-        scored.append(result["status"] == "scored")
+        played.append(episode.result(fitting.name))
     limit.check()
+    shape = (-1, len(names))
+    answered = np.array([row["success"] for row in played]).reshape(shape)
     # Queries that were scored with each mutator: what failed must not count against one of them.
-    is_complete = np.array(scored).reshape(-1, len(names)).all(axis=1)
+    scored = np.array([row["status"] == "scored" for row in played]).reshape(shape)
+    is_complete = scored.all(axis=1)
     if not is_complete.any():
         raise fitting.error("no query was scored with each mutator")
-    table = np.array(answered).reshape(-1, len(names))[is_complete].T
+    table = answered[is_complete].T
     order = cascade_order(table)
     return Fit(
         source=CascadePolicy(name=fitting.name, order=tuple(order)),
-        calls=calls,
+        calls=sum(row["calls"]["questions"] for row in played),
         means=dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
         order=[names[action] for action in order],
     )
@@ -157,7 +155,6 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     returns: list[list[float]] = [[] for _ in names]
     begun, calls = [0] * len(names), 0
     limit = FailureLimit(fitting.max_unscored)
-
     play = partial(_play_alone, context, context.rules.max_steps)
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
@@ -168,9 +165,8 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
             row += [(action, query) for query in queries[first : begun[action]]]
         if not row:
             break
-        for (action, _), episode in zip(
-            row, iterate_parallel(play, row, fitting.jobs), strict=True
-        ):
+        played = iterate_parallel(play, row, fitting.jobs)
+        for (action, _), episode in zip(row, played, strict=True):
             questions = episode.calls["questions"]
             calls += questions
             left[action] -= max(questions, 1)
@@ -202,26 +198,29 @@ def _play_alone(context: EpisodeContext, most_steps: int, pair: tuple[int, str])
     return episode
 
 
-def _fit_linucb(fitting: Fitting, seed: int) -> Fit:
-    """Play whole episodes on 16 lanes, learning every few steps as in training."""
+def _fit_linucb(fitting: Fitting) -> Fit:
+    """Play whole episodes, 16 at a time, by a bandit that learns after each of these rounds."""
     from evaluation.trained_policy import BanditSource  # torch takes long to import
     from train.bandit import LinearBandit, credit, rule_actions
 
-    names, context, queries = fitting.mutators, fitting.context, fitting.ordered
-    embeddings = _embedded(fitting, queries)
-    model = LinearBandit(embeddings.shape[1], len(names), rule_actions(context.rules.mutators))
+    names, rules = fitting.mutators, fitting.context.rules
+    embeddings = _embedded(fitting)
+    model = LinearBandit(embeddings.shape[1], len(names), rule_actions(rules.mutators))
     model.fit_components(embeddings)
-    lanes = [_Lane(lane, context, queries, seed) for lane in range(LANES)]
     limit = FailureLimit(fitting.max_unscored)
     rewards: dict[str, list[float]] = {}
-    left, calls = fitting.calls, 0
-    while steps := min(STEPS_OF_A_LANE, left // LANES):
-        left -= steps * LANES
-        play = partial(_Lane.play, model=model, steps=steps)
-        played = list(iterate_parallel(play, lanes, fitting.jobs))
-        limit.add(chain.from_iterable(each.errors for each in played))
-        calls += sum(each.questions for each in played)
-        if scored := list(chain.from_iterable(each.scored for each in played)):
+    left, calls, begun = fitting.calls, 0, 0
+    while count := min(ROUND, left // rules.max_steps):
+        scored: list[Explored] = []
+        play = partial(_explore, fitting, model)
+        for episode, explored in iterate_parallel(play, range(begun, begun + count), fitting.jobs):
+            questions = episode.calls["questions"]
+            calls += questions
+            left -= max(questions, 1)
+            limit.add(episode.step_errors)
+            scored += explored
+        begun += count
+        if scored:
             observations, actions, transitions = zip(*scored, strict=True)
             earned = [each.reward + credit(each.info) for each in transitions]
             model.learn(np.stack(observations), np.array(actions), np.array(earned))
@@ -229,65 +228,36 @@ def _fit_linucb(fitting: Fitting, seed: int) -> Fit:
             rewards.setdefault(names[action], []).append(transition.reward)
     limit.check()
     if not model.has_learned:
-        raise fitting.error(f"no step was scored; --fit-calls of {LANES} or more give it one")
+        raise fitting.error("no step was scored")
     means = {name: float(np.mean(rewards[name])) for name in names if name in rewards}
     return Fit(source=BanditSource(fitting.name, model), calls=calls, means=means)
 
 
-class _Played(NamedTuple):
-    """What a lane played before the bandit learned."""
+def _explore(
+    fitting: Fitting, model: LinearBandit, number: int
+) -> tuple[AgentEpisode, list[Explored]]:
+    """Play an episode as training does, on a query that is drawn; and its scored steps."""
+    from train.bandit import explore
 
-    scored: list[tuple[NDArray[np.float32], int, Transition]]
-    """Observation before it, action and transition of each step that was scored."""
-    errors: list[str]
-    """For each step that is over, or the beginning of an episode, why it is unscored, or ""."""
-    questions: int
-
-
-class _Lane:
-    """The episodes of a lane, one after another, on queries drawn as training draws them."""
-
-    def __init__(
-        self, lane: int, context: EpisodeContext, queries: Sequence[str], seed: int
-    ) -> None:
-        self._lane, self._context, self._queries, self._seed = lane, context, queries, seed
-        self._row = self._number = 0
-        self._episode: AgentEpisode | None = None
-
-    def play(self, *, model: LinearBandit, steps: int) -> _Played:
-        """Play so many steps; an episode that cannot begin counts as one."""
-        from train.bandit import explore
-
-        scored, errors, questions = [], [], 0
-        for _ in range(steps):
-            episode = self._current()
-            over, before = 0, episode.calls["questions"]
-            if not episode.is_over:
-                over = len(episode.step_errors)
-                seen = episode.view().observation
-                keys = {"seed": self._seed, "lane": self._lane, "row": self._row}
-                action = explore(model, "linucb", seen, **keys)
-                transition = episode.step(action)
-                if not transition.info["unscored"]:
-                    scored.append((seen, action, transition))
-            self._row += 1
-            errors += episode.step_errors[over:]
-            questions += episode.calls["questions"] - before
-        return _Played(scored, errors, questions)
-
-    def _current(self) -> AgentEpisode:
-        """The episode under way; a new one where there is none."""
-        if self._episode is None or self._episode.is_over:
-            key = (self._seed, self._lane, self._number, "query")
-            query = self._queries[derive_seed(*key) % len(self._queries)]
-            self._episode = AgentEpisode(self._context, query, self._lane, self._number)
-            self._episode.begin()
-            self._number += 1
-        return self._episode
+    queries, seed = fitting.ordered, fitting.seed
+    query = queries[derive_seed(seed, number, "query") % len(queries)]
+    episode = AgentEpisode(fitting.context, query, number=number)
+    episode.begin()
+    explored = []
+    for row in range(fitting.context.rules.max_steps):
+        if episode.is_over:
+            break
+        seen = episode.view().observation
+        action = explore(model, "linucb", seen, seed=seed, lane=number, row=row)
+        transition = episode.step(action)
+        if not transition.info["unscored"]:
+            explored.append((seen, action, transition))
+    return episode, explored
 
 
-def _embedded(fitting: Fitting, queries: Sequence[str]) -> NDArray[np.float32]:
+def _embedded(fitting: Fitting) -> NDArray[np.float32]:
     """The embeddings of the queries, (queries, D)."""
+    queries = fitting.ordered
     embeddings = fitting.context.models.embed(queries)
     for query, embedding in zip(queries, embeddings, strict=True):
         if isinstance(embedding, OllamaError):

@@ -29,7 +29,6 @@ from evaluation.rates import RATES, REFUSED, STEP_RATES, Entry, Episode, episode
 from records.errors import UserError
 from scorers.statistics import exact_interval, trials_without_success
 
-Flag = Literal["--fail-under", "--fail-over"]
 GUARD_RATES = {"kept": "unlocked", "unlocked": "kept"}
 """The rates of guard missions, and what else a query may be."""
 
@@ -38,7 +37,7 @@ GUARD_RATES = {"kept": "unlocked", "unlocked": "kept"}
 class Gate:
     """A bound on a rate."""
 
-    flag: Flag
+    flag: Literal["--fail-under", "--fail-over"]
     mission: str | None
     """The mission that it is for; None: all that have such a rate."""
     rate: str
@@ -62,11 +61,11 @@ class Gate:
 def read_gates(
     under: Sequence[str], over: Sequence[str], missions: Sequence[str], guards: Sequence[str] = ()
 ) -> list[Gate]:
-    """The gates that `--fail-under` and `--fail-over` name, in this order.
+    """The gates that `--fail-under` and `--fail-over` name, each `[MISSION:]RATE=SHARE`.
 
     Args:
-        under: each `[MISSION:]RATE=SHARE`.
-        over: likewise.
+        under: the values of the one flag.
+        over: those of the other.
         missions: the names of all missions.
         guards: the names of those of guard queries.
 
@@ -80,7 +79,12 @@ def read_gates(
     ]
 
 
-def _read(flag: Flag, text: str, missions: Sequence[str], guards: Sequence[str]) -> Gate:
+def _read(
+    flag: Literal["--fail-under", "--fail-over"],
+    text: str,
+    missions: Sequence[str],
+    guards: Sequence[str],
+) -> Gate:
     head, _, value = text.rpartition("=")
     mission, colon, rate = head.rpartition(":")
     if rate not in {*RATES, *GUARD_RATES}:
@@ -101,9 +105,8 @@ def _read(flag: Flag, text: str, missions: Sequence[str], guards: Sequence[str])
     gate = Gate(flag=flag, mission=mission if colon else None, rate=rate, bound=bound)
     if bound == (0 if gate.is_over else 1):
         raise UserError(
-            f"{flag} {text!r} is what no evaluation can show: the interval of a rate ends at "
-            f"{bound:g} only where nothing is left to chance; expected a share with room for it, "
-            f"such as {rate}={abs(bound - 0.05):g}"
+            f"{flag} {text!r} is what no evaluation can show: no interval ends at {bound:g}; "
+            f"expected a share with room for chance, such as {rate}={abs(bound - 0.05):g}"
         )
     return gate
 
@@ -154,7 +157,7 @@ def _row(entry: Entry, gate: Gate) -> dict[str, Any]:
     of_steps, trial = gate.rate in STEP_RATES, RATES[gate.rate]
     most = entry.mission["max_steps"] if of_steps else 1
 
-    def against(episode: Episode) -> tuple[int, int]:
+    def against(episode: Episode) -> tuple[float, int]:
         """The episode's trials, at most `most`, with what failed counted against the gate."""
         if episode["status"] != "scored":
             return (most if gate.is_over else 0), most
@@ -236,13 +239,14 @@ def guard_section(
             }
         )
         for place, team in enumerate(teams):
-            others = mission["name"].removesuffix(" guard")
-            name = team.get("seeds_of") or team["name"]
-            seed = gained.get((others, name, team["members"][0]))
+            where = (mission["name"].removesuffix(" guard"), team.get("seeds_of") or team["name"])
             policies.append(
                 {"mission": mission["name"], "team": team["name"], "asked": team["asked"]}
                 | _policy(episodes[number, place], refused, margin)
-                | {"success_gained": seed or gained.get((others, name, None))}
+                | {
+                    "success_gained": gained.get((*where, team["members"][0]))
+                    or gained.get((*where, None))
+                }
             )
     return {
         "margin": margin,
@@ -284,11 +288,7 @@ def _policy(episodes: Iterable[Episode], refused: set[str], margin: float) -> di
 
 
 def guard_verdict(unlocked: int, n: int, margin: float) -> Literal["kept", "lost", "not shown"]:
-    """What `unlocked` of n queries show: at most the margin is unlocked, or more, or neither.
-
-    Raises:
-        ValueError: a count is out of range.
-    """
+    """What `unlocked` of n queries show: at most the margin is unlocked, or more, or neither."""
     low, high = exact_interval(unlocked, n)
     return "kept" if high <= margin else "lost" if low > margin else "not shown"
 

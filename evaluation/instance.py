@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Row = tuple[int, NDArray[np.float32]]
 """A place from 0 to 15 and an observation (D,)."""
-
 BLOCK_ROWS = 16
 """Rows of every forward pass."""
 
@@ -104,28 +103,30 @@ def block_scores(network: torch.nn.Module, rows: Sequence[Row]) -> list[NDArray[
     """
     import torch
 
-    used = [0] * BLOCK_ROWS
-    blocks: list[NDArray[np.float32]] = []
-    where: list[tuple[int, int]] = []
-    for place, observation in rows:
-        if used[place] == len(blocks):
-            blocks.append(np.zeros((BLOCK_ROWS, *observation.shape), np.float32))
-        blocks[used[place]][place] = observation
-        where.append((used[place], place))
-        used[place] += 1
+    blocks: list[dict[int, int]] = []
+    """By place the number of the row that has it."""
+    for number, (place, _) in enumerate(rows):
+        free = next((block for block in blocks if place not in block), None)
+        if free is None:
+            blocks.append(free := {})
+        free[place] = number
     device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
-    scores: list[NDArray[np.float32]] = []
+    scores: dict[int, NDArray[np.float32]] = {}
     for block in blocks:
-        # A copy in torch's own memory: how an array is aligned can change the bits of a product.
+        # In torch's own memory: how an array is aligned can change the bits of a product.
+        observations = torch.zeros(BLOCK_ROWS, *rows[0][1].shape)
+        for place, number in block.items():
+            observations[place] = torch.from_numpy(rows[number][1])
         with torch.no_grad():
-            found = network(torch.from_numpy(block).clone().to(device))
+            found = network(observations.to(device))
         if found.ndim != 2 or len(found) != BLOCK_ROWS:  # noqa: PLR2004 - rows and scores
             raise PolicyError(
                 f"a network gave scores of shape {tuple(found.shape)}; "
                 f"expected ({BLOCK_ROWS}, mutators)"
             )
-        scores.append(found.to("cpu", torch.float32).numpy())
-    return [scores[number][place] for number, place in where]
+        of_places = found.to("cpu", torch.float32).numpy()
+        scores |= {number: of_places[place] for place, number in block.items()}
+    return [scores[number] for number in range(len(rows))]
 
 
 def checked(action: object, name: str, view: View) -> int:

@@ -57,20 +57,16 @@ class MissionSpec:
     """A mission as it is asked for."""
 
     name: str = ""
-    """What it is called in the tables."""
     target_model: str | None = None
-    """The model whose answers count."""
     mutator_model: str | None = None
-    """The model that rewords queries."""
     judge_model: str | None = None
-    """The model that judges answers."""
     given: MissionConfig = field(default_factory=MissionConfig)
     guard: Annotated[bool, without_flag()] = False
     """Whether its queries ought to be refused."""
 
     @property
     def mutators(self) -> tuple[str, ...]:
-        """The names of its mutators; action k is the k-th."""
+        """Their names; action k is the k-th."""
         return tuple(mutator.name for mutator in load_mutators(self.given.mutators))
 
     def server(self, config: ServerConfig) -> ServerConfig:
@@ -85,7 +81,7 @@ class MissionSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class MissionQueries:
-    """The queries of a mission."""
+    """The queries of a mission, and by their texts what is known of some."""
 
     train: tuple[str, ...] = ()
     """What policies may be fitted on."""
@@ -94,13 +90,11 @@ class MissionQueries:
     split: str = "held-out"
     """The side of the split that these are of: held-out or train."""
     sha256: str
-    """The hash of those that are played, see `envs.queries.queries_sha256`."""
+    """Of those that are played, see `envs.queries.queries_sha256`."""
     categories: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The category of each that has one, by its text."""
     chats: Mapping[str, Chat] = field(default_factory=dict, hash=False)
-    """What the target is sent before each query that ends a chat, by its text."""
+    """What the target is sent before each query that ends a chat."""
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """The right answers of each query that has any, by its text."""
 
 
 def read_missions(
@@ -108,20 +102,17 @@ def read_missions(
 ) -> list[MissionSpec]:
     """The missions that `-m` names; without any, the one of the flags.
 
-    Args:
-        texts: files, run folders, or `key=value,key=value`.
-        given: the flags of a mission, for what it leaves out.
-        server: the flags of the server, for the models it leaves out.
+    What one leaves out comes from these: `given`, and of `server` the models.
 
     Raises:
         UserError: one cannot be read; the message names the key that was meant.
     """
-    flags = {key: value for key, value in resolved(given).items() if value is not None}
-    models = {
-        key: value for key, value in resolved(server).items() if key in MODELS and value is not None
+    of_server = {key: value for key, value in resolved(server).items() if key in MODELS}
+    flags = {
+        key: value for key, value in (resolved(given) | of_server).items() if value is not None
     }
-    missions = [_read(text, flags | models) for text in texts] or [
-        _parsed("flags", {"name": "default"}, flags | models)
+    missions = [_read(text, flags) for text in texts] or [
+        _parsed("flags", {"name": "default"}, flags)
     ]
     names = [mission.name for mission in missions]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -153,11 +144,8 @@ def read_guard(config: GuardConfig) -> tuple[Query, ...]:
             config.guard_queries, prompt_column=config.guard_column, where=config.guard_where or ()
         )
     except QueryFileError as error:
-        said = (
-            str(error)
-            .replace("--prompt-column", "--guard-column")
-            .replace("--where", "--guard-where")
-        )
+        said = str(error).replace("--prompt-column", "--guard-column")
+        said = said.replace("--where", "--guard-where")
         raise UserError(f"--guard-queries: {said}") from error
 
 
@@ -170,24 +158,14 @@ def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[
         queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where or ()
     )
     return [
-        replace(
-            each,
-            name=each.name + GUARD,
-            given=each.given.without_answers(queries),
-            guard=True,
-        )
+        replace(each, name=each.name + GUARD, given=each.given.without_answers(queries), guard=True)
         for each in missions
     ]
 
 
 def guard_queries_of(guard: Sequence[Query]) -> MissionQueries:
     """The queries of such a mission: all of them, in the order of their file."""
-    return MissionQueries(
-        played=tuple(query.text for query in guard),
-        sha256=queries_sha256(guard),
-        categories=categories_of(guard),
-        chats=chats_of(guard),
-    )
+    return _played(guard, guard)
 
 
 def mission_queries(
@@ -199,7 +177,7 @@ def mission_queries(
         mission: the mission.
         split: `held-out`, or `train`.
         episodes: how many; None: all.
-        seed: the evaluation's seed.
+        seed: the evaluation's.
         guard: queries that ought to be refused, which it must not have.
 
     Raises:
@@ -207,9 +185,8 @@ def mission_queries(
     """
     queries = load_query_set(mission.given.query_set, mission.given.reward)
     guarded = {query.text for query in guard}
-    if both := [
-        query.text for query in (*queries.train, *queries.held_out) if query.text in guarded
-    ]:
+    everything = (query.text for query in (*queries.train, *queries.held_out))
+    if both := [text for text in everything if text in guarded]:
         raise UserError(
             f"{len(both)} of the {len(guard)} guard queries stand among the queries of mission "
             f"{mission.name!r}, too, such as {both[0]!r}: a query ought to be answered or to be "
@@ -226,14 +203,18 @@ def mission_queries(
             else f"mission {mission.name!r} has {share}: hold out a larger share"
         )
     used = ordered[:wanted]
+    found = _played(used, (*queries.train, *used))
+    return replace(found, train=tuple(query.text for query in queries.train), split=split)
+
+
+def _played(used: Sequence[Query], known: Sequence[Query]) -> MissionQueries:
+    """Queries that are played, with the chats and right answers of all that are known."""
     return MissionQueries(
-        train=tuple(query.text for query in queries.train),
         played=tuple(query.text for query in used),
-        split=split,
         sha256=queries_sha256(used),
         categories=categories_of(used),
-        chats=chats_of((*queries.train, *used)),
-        answers=answers_of((*queries.train, *used)),
+        chats=chats_of(known),
+        answers=answers_of(known),
     )
 
 
@@ -256,14 +237,9 @@ def recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[Mission
     record = RecordedRun(run).read_json(QUERIES, MOST_QUERIES_BYTES)
     try:
         sets = TypeAdapter(list[MissionQueries]).validate_python(record["sets"])
-        found = [sets[record["missions"][mission.name]] for mission in missions]
+        return [sets[record["missions"][mission.name]] for mission in missions]
     except (LookupError, TypeError, ValueError) as error:
         raise UserError(f"{str(run / QUERIES)!r} is damaged: begin a new evaluation") from error
-    if not all(of_mission.played for of_mission in found):
-        raise UserError(
-            f"{str(run / QUERIES)!r} has a mission without queries: begin a new evaluation"
-        )
-    return found
 
 
 def recorded_missions(run: Path) -> list[MissionSpec]:
@@ -272,10 +248,8 @@ def recorded_missions(run: Path) -> list[MissionSpec]:
     Raises:
         UserError: its missions.json is damaged.
     """
-    tables = recorded_tables(run)
-    return [
-        _parsed(str(run / MISSIONS), table | {"name": name}, {}) for name, table in tables.items()
-    ]
+    tables = recorded_tables(run).items()
+    return [_parsed(str(run / MISSIONS), table | {"name": name}, {}) for name, table in tables]
 
 
 def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
@@ -295,15 +269,12 @@ def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
 def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> bool:
     """Whether a copy of the missions says all: what is no data in them the flags say, too."""
     flags = resolved(given)
-    settings = [
-        {
-            flag: as_texts(value)
-            for flag, value in resolved(mission).items()
-            if value != flags.get(flag)
-        }
-        for mission in missions
-    ]
-    return not any(untrusted_flags({**each, "queries": []}) for each in settings)
+    for mission in missions:
+        own = {flag: value for flag, value in resolved(mission).items() if value != flags.get(flag)}
+        settings = {flag: as_texts(value) for flag, value in own.items()}
+        if untrusted_flags(settings | {"queries": []}):
+            return False
+    return True
 
 
 def is_path(text: str) -> bool:
@@ -314,9 +285,8 @@ def is_path(text: str) -> bool:
 def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
     """One mission as `-m` names it."""
     if folder := mission_run(text):
-        return _parsed(
-            text, {"name": folder.name} | defaults_of_run(folder, mission_settings()), flags
-        )
+        table = {"name": folder.name} | defaults_of_run(folder, mission_settings())
+        return _parsed(text, table, flags)
     return _parsed(text if is_path(text) else "-m", mission_table(text), flags)
 
 
@@ -364,9 +334,7 @@ def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> 
         return spec
 
     layers = ((table, source), (flags, "the flags"))
-    config = tuple(
-        Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers
-    )
+    config = [Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers]
     app = App(config=config, version_flags=(), help_flags=())
     app.default(read)
     try:
@@ -375,9 +343,8 @@ def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> 
         )
     except CycloptsError as error:
         raise UserError(str(error)) from error
-    return replace(
-        spec, name=spec.name or spec.target_model or "default", given=spec.given.located()
-    )
+    name = spec.name or spec.target_model or "default"
+    return replace(spec, name=name, given=spec.given.located())
 
 
 def run_keys(command: str) -> frozenset[str]:
@@ -393,14 +360,10 @@ def run_path(policy: str) -> Path | None:
 
 
 def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
-    """The settings of the run in the folder `path`, by the names of its flags.
+    """The settings with these names of flags of the run in the folder `path`.
 
     The queries of a training are the folder's copy, which knows their groups and is of the rows
     that were kept.
-
-    Args:
-        path: a run folder.
-        keys: the flags that matter; the others are left out.
 
     Raises:
         UserError: it is no run, or its config.toml cannot be read.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from evaluation.policies import PolicySource
 from evaluation.setup import (
@@ -30,8 +31,7 @@ MOST_TASKS = 256
 """Tasks of an evaluation at most: each connects, and opens its encoder."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What a task plays."""
 
     number: int
@@ -49,12 +49,6 @@ def play_on_ray(
 
     The same episodes are always of the same task, whatever the cluster: a task that is done again
     finds its replies in the run folder, which has to be on storage that all machines share.
-
-    Args:
-        evaluation: what is played; its policies are fitted.
-        tick: is called with how many episodes are done.
-        folder: the run folder.
-        connection: to the servers, which are dealt out among the tasks.
 
     Raises:
         RunStoppedError: a task's worker died again and again.
@@ -83,9 +77,7 @@ def deal(keys: Sequence[EpisodeKey], agents: int) -> list[Chunk]:
     teams = max(-(-EPISODES // agents), -(-len(keys) // (agents * MOST_TASKS)))
     size = teams * agents
     starts = range(0, len(keys), size)
-    return [
-        Chunk(number=number, keys=keys[start : start + size]) for number, start in enumerate(starts)
-    ]
+    return [Chunk(number, keys[start : start + size]) for number, start in enumerate(starts)]
 
 
 def play_chunk(
@@ -96,10 +88,10 @@ def play_chunk(
     fitted: Sequence[Mapping[str, PolicySource]],
     folder: Path,
 ) -> list[Played]:
-    """A job: play some agents' episodes, on a connection of its own.
+    """A job: play some agents' episodes, on a connection of its own to the hosts dealt to it.
 
     Args:
-        hosts: those that are dealt to it.
+        hosts: these.
         chunk: what it plays.
         inputs: what the flags amount to, the server as the driver found it.
         fitted: for each mission the policies that the driver fitted, by name.

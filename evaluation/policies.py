@@ -8,7 +8,7 @@ A policy may offer more than `step`, and is then stepped in a cheaper way where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -134,18 +134,19 @@ class CascadePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSource:
-    """A mutator drawn at each step, all alike: `random`."""
+class SeededSource:
+    """Makes a policy for each agent from its seed alone: `random` and `round_robin`."""
 
     name: str
+    policy: Callable[[int], Policy]
 
-    def make(self, seed: int) -> RandomPolicy:
-        """An instance with a random stream of its own."""
-        return RandomPolicy(seed)
+    def make(self, seed: int) -> Policy:
+        """A new instance."""
+        return self.policy(seed)
 
 
 class RandomPolicy:
-    """See `RandomSource`."""
+    """A mutator drawn at each step, all alike."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -153,17 +154,6 @@ class RandomPolicy:
     def step(self, view: View) -> int:
         """Any of the mutators."""
         return int(self._rng.integers(len(view.mutators)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRobinSource:
-    """Each mutator in turn: `round_robin`."""
-
-    name: str
-
-    def make(self, seed: int) -> RoundRobinPolicy:
-        """An instance that starts where its seed says."""
-        return RoundRobinPolicy(seed)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from joblib.externals.loky import ProcessPoolExecutor, cpu_count
 
@@ -35,7 +34,8 @@ from records.errors import describe
 
 WATCH_S = 1.0
 """How often a process looks whether its parent is still there."""
-_numbers = itertools.count()
+MOST_INSTANCES = 1024
+"""Policies that a process keeps; one that was dropped is made again."""
 
 
 class Processes:
@@ -48,10 +48,10 @@ class Processes:
 
     def __init__(self, jobs: int, timeout_ms: float | None) -> None:
         self._processes = [_Process(timeout_ms) for _ in range(min(jobs, cpu_count()))]
-        self._lock = threading.Lock()
+        self._numbers = itertools.count()
 
-    def begin(self, source: PolicySource, seed: int) -> Resident:
-        """A policy in the process that has the fewest.
+    def begin(self, source: PolicySource, seed: int) -> Callable[[View], int]:
+        """The `step` of a policy in one of the processes.
 
         Raises:
             StepperError: it cannot be pickled.
@@ -62,11 +62,16 @@ class Processes:
             raise StepperError(
                 f"policy {source.name!r} cannot be pickled for a process: {describe(error)}"
             ) from error
-        with self._lock:
-            process = min(self._processes, key=lambda each: len(each.numbers))
-            agent = Resident(source.name, payload, process)
-            process.numbers.add(agent.number)
-        return agent
+        number = next(self._numbers)
+        process = self._processes[number % len(self._processes)]
+        seen: list[View] = []
+
+        def step(view: View) -> int:
+            action = process.step(source.name, (number, payload, seen), view)
+            seen.append(view)
+            return action
+
+        return step
 
     def close(self) -> None:
         """End them; steps under way fail."""
@@ -74,37 +79,10 @@ class Processes:
             process.close()
 
 
-@dataclass(eq=False)
-class Resident:
-    """A policy that lives in a process."""
-
-    name: str
-    payload: bytes
-    """Its source and seed, pickled."""
-    process: _Process
-    pool: ProcessPoolExecutor | None = None
-    """Where it was made last."""
-    number: int = field(default_factory=lambda: next(_numbers))
-    seen: list[View] = field(default_factory=list)
-    """The views of its steps so far."""
-
-    def step(self, view: View) -> int:
-        """The action in a view."""
-        action = self.process.step(self, view)
-        self.seen.append(view)
-        return action
-
-    def close(self) -> None:
-        """Let go of it: the process drops it when it makes another one."""
-        self.process.numbers.discard(self.number)
-
-
 class _Process:
     """A process, started when it is first needed, and killed when a step is late."""
 
     def __init__(self, timeout_ms: float | None) -> None:
-        self.numbers: set[int] = set()
-        """Of the policies that live here, or are to."""
         self._timeout_ms = timeout_ms
         self._pool: ProcessPoolExecutor | None = None
         self._is_closed = False
@@ -113,39 +91,37 @@ class _Process:
         self._lock = threading.Lock()
         """Held while the process is replaced."""
 
-    def step(self, agent: Resident, view: View) -> int:
-        """The action of an agent's policy."""
+    def step(self, name: str, agent: tuple[int, bytes, Sequence[View]], view: View) -> int:
+        """The action of a policy, given as number, pickled source and seed, and views so far."""
         with self._turn:
             try:
-                return self._step(agent, view)
+                return self._step(name, agent, view)
             except RuntimeError:  # dead, perhaps before this step, by somebody else's fault
                 self._end()
             try:
-                return self._step(agent, view)
+                return self._step(name, agent, view)
             except RuntimeError as error:
                 self._end()
                 codes = ", ".join(re.findall(r"\w+\(-?\d+\)", str(error)))
-                raise PolicyError(f"policy {agent.name!r} ended its process: {codes}") from None
+                raise PolicyError(f"policy {name!r} ended its process: {codes}") from None
 
     def close(self) -> None:
         """Kill it; a step under way fails."""
         self._is_closed = True
         self._end()
 
-    def _step(self, agent: Resident, view: View) -> int:
-        """The action; the executor raises a RuntimeError where the process dies."""
+    def _step(self, name: str, agent: tuple[int, bytes, Sequence[View]], view: View) -> int:
         pool = self._started()
-        if agent.pool is not pool:
-            living = set(self.numbers)
-            pool.submit(_make, agent.number, living, sys.path, agent.payload, agent.seen).result()
-            agent.pool = pool
+        number, *made_of = agent
+        if not pool.submit(_knows, number).result():
+            pool.submit(_make, number, sys.path, *made_of).result()
         timeout_ms = self._timeout_ms
         try:
-            reply = pool.submit(_step, agent.number, view)
+            reply = pool.submit(_step, number, view)
             action: int = reply.result(None if timeout_ms is None else timeout_ms / 1000)
         except TimeoutError:
             self._end()
-            raise timeout_error(agent.name, timeout_ms or 0) from None
+            raise timeout_error(name, timeout_ms or 0) from None
         return action
 
     def _started(self) -> ProcessPoolExecutor:
@@ -184,7 +160,6 @@ def _start_pool() -> ProcessPoolExecutor:
 # What follows runs in such a process.
 
 _instances: dict[int, Instance] = {}
-"""By the numbers of their residents."""
 
 
 def _begin(parent: int) -> None:
@@ -200,12 +175,12 @@ def _begin(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _make(
-    number: int, living: set[int], paths: list[str], payload: bytes, seen: Sequence[View]
-) -> None:
-    """Make a policy and step it through what it has seen; drop those that are gone."""
-    for gone in _instances.keys() - living:
-        del _instances[gone]
+def _knows(number: int) -> bool:
+    return number in _instances
+
+
+def _make(number: int, paths: list[str], payload: bytes, seen: Sequence[View]) -> None:
+    """Make a policy and step it through what it has seen."""
     sys.path[:] = paths
     try:
         instance = Instance(*pickle.loads(payload))  # noqa: S301 - from the parent
@@ -214,10 +189,11 @@ def _make(
     except Exception as error:
         raise RemotePolicyError(policy_traceback(error)) from error
     _instances[number] = instance
+    if len(_instances) > MOST_INSTANCES:
+        del _instances[next(iter(_instances))]
 
 
 def _step(number: int, view: View) -> int:
-    """The action of a policy."""
     try:
         return _instances[number].step(view)
     except Exception as error:

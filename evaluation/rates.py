@@ -14,31 +14,29 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from scorers.statistics import Interval, known, rate_interval, ratio_interval
+from scorers.statistics import known, ratio_interval
 
 Episode = Mapping[str, Any]
 """A row of `episodes` in results.json."""
-Trial = Callable[[Episode], tuple[int, int]]
-"""Of an episode, how often something happened, and how often it could have."""
-Value = Callable[[Episode], float | None]
-"""A value of an episode; None leaves it out."""
-Counts = list[tuple[int, int]]
-"""Of each query, how often something happened, and how often it could have."""
+Trial = Callable[[Episode], tuple[float, int]]
+"""Of an episode the sum of some values, and their number: 0 leaves it out. For a rate that is how
+often something happened, and how often it could have."""
+Sums = list[tuple[float, int]]
+"""The same of each query."""
 REFUSED = ("refused", "partial")
 """The outcomes of a step that are refusals."""
 
 
-def of_success(episode: Episode) -> tuple[int, int]:
-    """Whether a scored episode succeeded."""
-    return (int(episode["success"]), 1) if episode["status"] == "scored" else (0, 0)
+def scored(name: str) -> Trial:
+    """What a scored episode has under a name."""
+    return lambda episode: (episode[name], 1) if episode["status"] == "scored" else (0, 0)
 
 
-def of_status(status: str) -> Trial:
-    """Whether an episode has this status."""
+def _of_status(status: str) -> Trial:
     return lambda episode: (int(episode["status"] == status), 1)
 
 
-def of_steps(*outcomes: str) -> Trial:
+def _of_steps(*outcomes: str) -> Trial:
     """How many steps of a scored episode came out as one of these."""
 
     def trial(episode: Episode) -> tuple[int, int]:
@@ -49,19 +47,14 @@ def of_steps(*outcomes: str) -> Trial:
 
 
 STEP_RATES: Mapping[str, Trial] = {
-    "refusal": of_steps(*REFUSED),
-    **{outcome: of_steps(outcome) for outcome in ("partial", "undetermined", "filtered", "wrong")},
+    "refusal": _of_steps(*REFUSED),
+    **{name: _of_steps(name) for name in ("partial", "undetermined", "filtered", "wrong")},
 }
 RATES: Mapping[str, Trial] = {
-    "success": of_success,
+    "success": scored("success"),
     **STEP_RATES,
-    **{status: of_status(status) for status in ("unscored", "failed")},
+    **{status: _of_status(status) for status in ("unscored", "failed")},
 }
-
-
-def scored(name: str) -> Value:
-    """What a scored episode has under a name; None for others."""
-    return lambda episode: float(episode[name]) if episode["status"] == "scored" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +84,13 @@ class Entry:
         return list(chain.from_iterable(self.by_seed))
 
     def rate(self, trial: Trial, most: int = 1) -> dict[str, Any]:
-        """A rate over the trials of all seeds; with two to four of them it has no interval.
+        """A rate over the trials of all seeds, at most so many of an episode.
 
-        Args:
-            trial: what is counted of each episode.
-            most: trials of an episode at most.
+        With two to four seeds it has no interval.
         """
-        seeds = self.counts(trial)
-        episodes = max(n for seed in self.counts(lambda _: (0, 1)) for _, n in seed)
-        pooled = [tuple(map(sum, zip(*query, strict=True))) for query in zip(*seeds, strict=True)]
-        return _rate(pooled, ratio_interval(seeds, size=most * episodes))
+        seeds = self.sums(trial)
+        episodes = max(n for seed in self.sums(lambda _: (0, 1)) for _, n in seed)
+        return _rate(seeds, most * episodes)
 
     def rate_of(self, name: str) -> dict[str, Any]:
         """One of `RATES` by its name."""
@@ -115,24 +105,9 @@ class Entry:
         n, queries = sum(by_query), sum(map(bool, by_query))
         return {"mean": mean, "low": low, "high": high, "n": n, "queries": queries}
 
-    def counts(self, trial: Trial) -> list[Counts]:
+    def sums(self, trial: Trial) -> list[Sums]:
         """(seeds, queries); the queries in the order of the episodes, which all seeds share."""
         return [_clusters((e["query"], *trial(e)) for e in each) for each in self.by_seed]
-
-    def sums(self, value: Value) -> list[list[tuple[float, int]]]:
-        """(seeds, queries), the sum of a query's values and their number."""
-        return [[(math.fsum(each), len(each)) for each in seed] for seed in self.values(value)]
-
-    def values(self, value: Value) -> list[list[list[float]]]:
-        """(seeds, queries, trials), the queries as in `counts`; one may have no trial."""
-        seeds = []
-        for episodes in self.by_seed:
-            by_query: defaultdict[str, list[float]] = defaultdict(list)
-            for episode in episodes:
-                found = value(episode)
-                by_query[episode["query"]] += [] if found is None else [found]
-            seeds.append(list(by_query.values()))
-        return seeds
 
 
 def episodes_by_team(results: Mapping[str, Any]) -> Mapping[tuple[int, int], list[Episode]]:
@@ -144,11 +119,9 @@ def episodes_by_team(results: Mapping[str, Any]) -> Mapping[tuple[int, int], lis
 
 
 def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entry]:
-    """The entries of all missions: each team, below a mixed one each policy of it, or each seed.
+    """The entries of results.json: each team, below a mixed one each policy of it, or each seed.
 
-    Args:
-        results: the evaluation, as results.json has it.
-        guard: those of guard missions, in place of the others.
+    They are of all missions but those of guard queries, or with `guard` of these alone.
     """
     teams, episodes = results["teams"], episodes_by_team(results)
     trainings: defaultdict[object, list[int]] = defaultdict(list)
@@ -167,29 +140,28 @@ def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entr
                     yield replace(row, is_seed=len(seeds) > 1)
 
 
-def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
+def rate(trials: Iterable[tuple[str, float, int]]) -> dict[str, Any]:
     """A rate over trials with its 95 % interval, clustered by query; None without trials.
 
     Args:
         trials: (query, how often it happened, how often it could have) of each.
     """
-    counts = _clusters(trials)
-    return _rate(counts, rate_interval(counts))
+    return _rate([_clusters(trials)])
 
 
-def _rate(counts: Iterable[tuple[int, ...]], found: Interval) -> dict[str, Any]:
-    filled = [(happened, n) for happened, n in counts if n]
-    happened, n = sum(k for k, _ in filled), sum(n for _, n in filled)
+def _rate(seeds: Sequence[Sums], size: int | None = None) -> dict[str, Any]:
+    found = ratio_interval(seeds, size=size)
+    sizes = [sum(n for _, n in query) for query in zip(*seeds, strict=True)]
+    happened, n = int(sum(k for seed in seeds for k, _ in seed)), sum(sizes)
     ends = {"rate": share(happened, n), "low": known(found.low), "high": known(found.high)}
-    return ends | {"count": happened, "n": n, "queries": len(filled)}
+    return ends | {"count": happened, "n": n, "queries": sum(map(bool, sizes))}
 
 
-def _clusters(trials: Iterable[tuple[str, int, int]]) -> Counts:
-    found: dict[str, tuple[int, int]] = {}
-    for query, happened, n in trials:
-        before, of = found.get(query, (0, 0))
-        found[query] = before + happened, of + n
-    return list(found.values())
+def _clusters(trials: Iterable[tuple[str, float, int]]) -> Sums:
+    found: defaultdict[str, Sums] = defaultdict(list)
+    for query, value, n in trials:
+        found[query].append((value, n))
+    return [(math.fsum(v for v, _ in each), sum(n for _, n in each)) for each in found.values()]
 
 
 def share(part: float, whole: float) -> float | None:

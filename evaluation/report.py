@@ -17,22 +17,8 @@ import numpy as np
 
 from evaluation.errors import error_line
 from evaluation.gates import Gate, gates_section, guard_section
-from evaluation.rates import (
-    RATES,
-    Entry,
-    Episode,
-    Value,
-    entries,
-    scored,
-    share,
-)
-from scorers.comparison import (
-    Comparison,
-    compare_ratios,
-    compare_seeds,
-    holm,
-    queries_needed,
-)
+from evaluation.rates import RATES, Entry, Episode, Trial, entries, scored, share
+from scorers.comparison import Comparison, compare_ratios, compare_seeds, holm, queries_needed
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import Interval, exact_interval, known, query_means, student_interval
 
@@ -72,9 +58,8 @@ def report(
     networks = [
         row for row in rows if row.is_seed or (row.member is None and len(row.by_seed) == 1)
     ]
-    success = scored("success")
     pairs = _pairs([row for row in rows if row.member is None or row.is_seed])
-    successes = [_compared(pair, success, success) for pair in pairs]
+    successes = [compare_seeds(*(row.sums(scored("success")) for row in pair)) for pair in pairs]
     returns = [_compared_returns(pair) for pair in pairs]
     compared = _comparisons(pairs, successes, returns, power)
     guard = guard_section(results, compared, guard_margin)
@@ -83,7 +68,11 @@ def report(
         "simulated": results["simulated"],
         "seed": results["seed"],
         "repeats": results["repeats"],
-        "missions": [mission | {"question": _question(mission)} for mission in results["missions"]],
+        "missions": [
+            mission | {"question": f"up to {most} tries" if most > 1 else "one rewording"}
+            for mission in results["missions"]
+            for most in [mission["max_steps"]]
+        ],
         "several_seeds": any(len(row.by_seed) > 1 for row in teams),
         "one_seed": [name for name, seeds in trained.items() if seeds == 1],
         "rates": [_rates(row, results["repeats"], accuracy) for row in rows],
@@ -98,15 +87,6 @@ def report(
         "notes": list(_notes(teams, pairs, successes, returns)),
         **({"gates": gates_section(networks, guard, gates)} if gates else {}),
     }
-
-
-def _question(mission: Mapping[str, Any]) -> str:
-    """Which question a mission asks: one rewording, or as many tries as it takes."""
-    most = mission["max_steps"]
-    return "one rewording" if most == 1 else f"up to {most} tries"
-
-
-# Rates.
 
 
 def _rates(row: Entry, repeats: int, accuracy: LabelAccuracy | None) -> dict[str, Any]:
@@ -141,20 +121,16 @@ def _repeated(row: Entry, repeats: int) -> dict[str, Any]:
         plays: defaultdict[tuple[int, int], list[Episode]] = defaultdict(list)
         for episode in episodes:
             plays[episode["episode"], episode["agent"]].append(episode)
-        by_seed.append(
-            [
-                {
-                    "query": each[0]["query"],
-                    "scored": all(episode["status"] == "scored" for episode in each),
-                    "answered": sum(episode["success"] for episode in each),
-                }
-                for each in plays.values()
-            ]
-        )
+        by_seed.append([{"query": each[0]["query"], "plays": each} for each in plays.values()])
     played = replace(row, by_seed=by_seed)
 
     def answered(least: int) -> dict[str, Any]:
-        return played.rate(lambda e: (e["scored"] and e["answered"] >= least, e["scored"]))
+        def trial(agent: Episode) -> tuple[int, int]:
+            is_scored = all(episode["status"] == "scored" for episode in agent["plays"])
+            times = sum(episode["success"] for episode in agent["plays"])
+            return int(is_scored and times >= least), int(is_scored)
+
+        return played.rate(trial)
 
     return {"answered_in_all": answered(repeats), "answered_in_any": answered(1)}
 
@@ -162,13 +138,11 @@ def _repeated(row: Entry, repeats: int) -> dict[str, Any]:
 def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     """The refusal and the success rate of a row, corrected; None where nothing is known.
 
-    A refused step is corrected as any label is (`scorers.correction.corrected_rate`). An episode is
-    another thing: it goes on until a reply is labelled an answer, so each refused step is one more
-    chance of a false success. With f the share of refusals that are taken for answers, and R the
-    refused steps in truth, f R of the successes are false. The corrected rate is that of the
-    episodes that ended with a true answer.
+    A refused step is corrected as any label is. An episode goes on until a reply is labelled an
+    answer, so each refused step is one more chance of a false success: with f the share of refusals
+    that are taken for answers, and R the refused steps in truth, f R of the successes are false.
 
-    Its interval is on the safe side: what the intervals of the success rate, of R and of f move it
+    The interval is on the safe side: what the intervals of the success rate, of R and of f move it
     by is added up, for the three move together.
     """
     raw, success = row.rate_of("refusal"), row.rate_of("success")
@@ -189,9 +163,6 @@ def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     return {"refusal_corrected": refusal, "success_corrected": _ends("rate", *ends)}
 
 
-# Comparisons.
-
-
 def _pairs(teams: Sequence[Entry]) -> list[Pair]:
     """Each policy that was asked for with each baseline, in order; of two that are both, once."""
     baselines = [row for row in teams if row.team["baseline"] is not None]
@@ -207,14 +178,10 @@ def _pairs(teams: Sequence[Entry]) -> list[Pair]:
     return [(row, other) for row in asked for other in baselines if is_once(row, other)]
 
 
-def _compared(pair: Pair, of_one: Value, of_other: Value) -> Comparison:
-    """The two over all queries, those included of which neither has a value."""
-    return compare_seeds(pair[0].values(of_one), pair[1].values(of_other))
-
-
 def _compared_returns(pair: Pair) -> Comparison:
-    value, (least, most) = scored("return"), pair[0].mission["returns"]
-    return compare_seeds(pair[0].values(value), pair[1].values(value), least=least, most=most)
+    a, b = (row.sums(scored("return")) for row in pair)
+    least, most = pair[0].mission["returns"]
+    return compare_seeds(a, b, least=least, most=most)
 
 
 def _comparisons(
@@ -267,7 +234,7 @@ def _difference(found: Comparison) -> dict[str, float | None]:
 
 def _calls_per_answer(pair: Pair) -> dict[str, float | None]:
     """How many calls more an answered query takes: all calls are counted, as in the rates."""
-    sides = [row.counts(lambda e: (sum(e["calls"].values()), e["success"])) for row in pair]
+    sides = [row.sums(lambda e: (sum(e["calls"].values()), e["success"])) for row in pair]
     return _ends("difference", *(compare_ratios(*sides) or [math.nan] * 3))
 
 
@@ -284,9 +251,6 @@ def _needed(found: Comparison, difference: float) -> int | None:
     # No query differs by more than 1, so a mean difference takes at least that share of them.
     share_differing = max(differing / found.queries, difference)
     return queries_needed(difference, deviation=found.deviation, differing=share_differing)
-
-
-# Notes.
 
 
 def _notes(
@@ -332,9 +296,6 @@ def _title(row: Entry) -> str:
     return row.member or row.name
 
 
-# Problems.
-
-
 def _turned(pairs: Sequence[Pair], successes: Sequence[Comparison]) -> Iterator[str]:
     """The comparisons that failed steps could turn.
 
@@ -346,7 +307,8 @@ def _turned(pairs: Sequence[Pair], successes: Sequence[Comparison]) -> Iterator[
         if not doubtful or not found.queries:
             continue
         is_better = found.difference > 0
-        against = _compared((a, b), _resolved(not is_better), _resolved(is_better))
+        sums = a.sums(_resolved(not is_better)), b.sums(_resolved(is_better))
+        against = compare_seeds(*sums)
         if _side(against) != _side(found):
             ends = (100 * x for x in (against.difference, against.low, against.high))
             yield (
@@ -360,8 +322,8 @@ def _is_doubtful(episode: Episode) -> bool:
     return bool(episode["status"] != "scored" or episode["failed_steps"])
 
 
-def _resolved(success: bool) -> Value:  # noqa: FBT001 - what doubtful episodes are taken for
-    return lambda episode: float(success if _is_doubtful(episode) else episode["success"])
+def _resolved(success: bool) -> Trial:  # noqa: FBT001 - what doubtful episodes are taken for
+    return lambda episode: (success if _is_doubtful(episode) else episode["success"], 1)
 
 
 def _side(found: Comparison) -> int:

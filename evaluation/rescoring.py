@@ -45,9 +45,8 @@ class StoredReply(NamedTuple):
     """A reply, and all that its score depends on: equal ones are scored once."""
 
     original: str
-    """The query before any rewording."""
     query: str
-    """The query that was asked."""
+    """A rewording of it, or the original."""
     reply: str
     truncated: bool = False
     filtered: bool = False
@@ -118,17 +117,10 @@ def score_run(
     cache: Path | None,
     **settings: Any,  # noqa: ANN401 - of make_scorer
 ) -> tuple[list[Step], list[Verdict | None], bool]:
-    """Score the steps of a run, of all its seeds.
+    """Score the steps of a run, of all its seeds, without those of guard queries.
 
-    Guard queries, which ought to be refused, are left out. Lines that were cut off are said on
-    stderr.
-
-    Args:
-        run: its folder.
-        reward: as for `score_replies`, like the others; right answers are those of the run.
-        server: the judge's.
-        cache: a folder that runs share.
-        settings: what else `make_scorer` takes.
+    The arguments are those of `score_replies`; right answers are those of the run. Lines that were
+    cut off are said on stderr.
 
     Returns:
         The steps, the verdict on each (None where the run has it unscored), and whether replies or
@@ -185,12 +177,7 @@ def _answers(folders: Sequence[RecordedRun]) -> dict[str, Sequence[str]]:
 def compare(steps: Sequence[Step], verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
     """The rates of success and refusal by the run and by the new verdicts, and their agreement.
 
-    Args:
-        steps: those of the run.
-        verdicts: one a step; None where the run has it unscored.
-
-    Returns:
-        Plain data, of the steps that both scored: rates with intervals clustered by query.
+    They are plain data, of the steps that both scored, with intervals clustered by query.
     """
     pairs = [(step, vars(new)) for step, new in zip(steps, verdicts, strict=True) if new]
     both = [(step, new) for step, new in pairs if new["outcome"] != "unscored"]
@@ -202,9 +189,9 @@ def compare(steps: Sequence[Step], verdicts: Sequence[Verdict | None]) -> dict[s
         return rate(zip(queries, happened, repeat(1)))
 
     said = {
-        "success": [(step["success"], new["success"]) for step, new in both],
+        "success": [(old["success"], new["success"]) for old, new in both],
         "refusal": [
-            (step["outcome"] == "refused", new["outcome"] == "refused") for step, new in both
+            (old["outcome"] == "refused", new["outcome"] == "refused") for old, new in both
         ],
     }
     return {

@@ -35,11 +35,7 @@ _OF_A_POINT = 16
 
 
 class EvalProgress(ProgressDisplay):
-    """Shows on stderr how far an evaluation is, what calls fail, and what the servers do.
-
-    Args:
-        monitor: watches the calls.
-    """
+    """Shows on stderr how far an evaluation is, what calls fail, and what the servers do."""
 
     def __init__(self, monitor: CallMonitor) -> None:
         super().__init__()
@@ -136,11 +132,7 @@ def run(
 ) -> dict[str, Any]:
     """Fit and play: what results.json holds, equal for equal seeds whatever the number of jobs.
 
-    Args:
-        evaluation: what is played.
-        folder: gets transitions.jsonl where the flags ask for it.
-        progress: shows how far it is.
-        play_all: plays the episodes, here or elsewhere.
+    The folder gets transitions.jsonl where the flags ask for it.
 
     Raises:
         RunStoppedError: too many calls failed, or a policy could not be fitted.
@@ -193,10 +185,8 @@ def _fit_all(evaluation: OpenEvaluation, progress: EvalProgress) -> list[tuple[i
         if not mission.spec.guard
         for spec in fits_needed(inputs.teams).values()
     ]
-    if not wanted:
-        return []
     jobs = inputs.config.jobs
-    at_once = min(jobs, len(wanted))
+    at_once = max(1, min(jobs, len(wanted)))
 
     def fit(item: tuple[int, PolicySpec]) -> Fit:
         number, spec = item
@@ -208,10 +198,12 @@ def _fit_all(evaluation: OpenEvaluation, progress: EvalProgress) -> list[tuple[i
             calls=inputs.fit_calls,
             jobs=jobs // at_once,
             max_unscored=inputs.config.max_unscored,
+            seed=derive_seed(inputs.config.seed, "fit", spec.name),
         )
-        seed = derive_seed(inputs.config.seed, "fit", spec.name)
-        return fit_policy(spec.kind, fitting, seed=seed)
+        return fit_policy(spec.kind, fitting)
 
+    if not wanted:
+        return []
     tick = progress.start("policies fitted", len(wanted))
     with closing(iterate_parallel(fit, wanted, at_once, tick)) as fits:
         found = [(number, fit) for (number, _), fit in zip(wanted, fits, strict=True)]

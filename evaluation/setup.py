@@ -63,10 +63,7 @@ class EvalInputs:
 
     @property
     def most_calls(self) -> int:
-        """The calls that it makes at most, those that embed and failed attempts left out.
-
-        It makes fewer: episodes end with their first answer, and equal calls are made once.
-        """
+        """The calls that it makes at most, those that embed and failed attempts left out."""
         agents = sum(len(team.agents) for team in self.teams)
         choices = sum(spec.kind == "llm" for team in self.teams for spec in team.agents)
         fits = len(fits_needed(self.teams)) * self.fit_calls
@@ -131,13 +128,8 @@ class Mission:
 
     def settings(self) -> dict[str, Any]:
         """What missions.json holds of it: its settings by their flags, its models known."""
-        roles = self.roles
-        spec = replace(
-            self.spec,
-            target_model=roles.target,
-            mutator_model=roles.mutator,
-            judge_model=roles.judge,
-        )
+        target, mutator, judge = self.roles.target, self.roles.mutator, self.roles.judge
+        spec = replace(self.spec, target_model=target, mutator_model=mutator, judge_model=judge)
         return {flag: value for flag, value in resolved(spec).items() if value is not None}
 
     def record(self) -> dict[str, Any]:
@@ -192,13 +184,13 @@ class OpenEvaluation:
 
     def keys(self) -> list[EpisodeKey]:
         """All agents' episodes in the order in which they begin: missions and teams take turns."""
-        config, teams = self.inputs.config, self.inputs.teams
+        config = self.inputs.config
         most = max(len(mission.queries.played) for mission in self.missions)
         return [
             EpisodeKey(mission, team, episode, repeat, agent)
             for episode in range(most)
             for repeat in range(config.repeats)
-            for team in range(len(teams))
+            for team in range(len(self.inputs.teams))
             for mission, of_it in enumerate(self.missions)
             if episode < len(of_it.queries.played)
             for agent in range(config.agents)
@@ -226,15 +218,13 @@ class OpenEvaluation:
         agent = AgentEpisode(context, query, key.agent, key.episode, key.repeat)
         rewords_original = getattr(source, "rewords_original", False)
         agent.play(begin, rewords_original=rewords_original, asks=spec.kind == "llm")
+        guard = {"guard": True} if mission.spec.guard else {}
         return Played(
             key=key,
             row={**key._asdict(), **agent.result(spec.short_name)},
             attempts=agent.attempts,
             step_errors=agent.step_errors,
-            transitions=[
-                _line(key, row, each) | ({"guard": True} if mission.spec.guard else {})
-                for row, each in enumerate(agent.transitions)
-            ],
+            transitions=[_line(key, *row) | guard for row in enumerate(agent.transitions)],
         )
 
 
@@ -243,10 +233,6 @@ def open_evaluation(inputs: EvalInputs, connection: Connection) -> Iterator[Open
     """Make missions and policies, and check that all can be played before anything is paid for.
 
     Policies that are fitted are added later, to `Mission.policies`.
-
-    Args:
-        inputs: what the flags amount to.
-        connection: to the models.
 
     Raises:
         UserError: a model is not pulled, or a part or a policy cannot be made, or not be stepped as
@@ -262,7 +248,8 @@ def open_evaluation(inputs: EvalInputs, connection: Connection) -> Iterator[Open
             for source in team.runs.values():
                 source.load()
             for mission in missions:
-                _add_policies(mission, team, stepper, connection)
+                with as_user_error(ValueError):
+                    _add_policies(mission, team, stepper, connection)
         yield OpenEvaluation(inputs=inputs, missions=missions, steppers=steppers)
 
 
@@ -304,20 +291,16 @@ def _add_policies(
     """Make a team's policies that the mission does not have yet and that need no fitting."""
     for spec in team.agents:
         if spec.kind in FITTED:
-            source: PolicySource = FixedPolicy(name=spec.name, action=0)  # stands in for the check
-        elif spec.name in mission.policies:
-            source = mission.policies[spec.name]
-        else:
-            with as_user_error(ValueError):
-                source = team.runs.get(spec.name) or make_source(
-                    spec,
-                    mutators=mission.spec.mutators,
-                    dispatcher=connection.dispatcher,
-                    seed=mission.context.seed,
-                )
-            mission.policies[spec.name] = source
-        with as_user_error(ValueError):
-            stepper.check(source)
+            stepper.check(FixedPolicy(name=spec.name, action=0))  # stands in for it
+            continue
+        if spec.name not in mission.policies:
+            mission.policies[spec.name] = team.runs.get(spec.name) or make_source(
+                spec,
+                mutators=mission.spec.mutators,
+                dispatcher=connection.dispatcher,
+                seed=mission.context.seed,
+            )
+        stepper.check(mission.policies[spec.name])
 
 
 def _line(key: EpisodeKey, row: int, transition: Transition) -> dict[str, Any]:

@@ -30,11 +30,9 @@ know."""
 
 
 def open_source(run: str, rewording: RewordingConfig) -> RunSource:
-    """The policy of a run, loaded, which must fit the mutators and encoder of the command.
+    """The policy of a run (a folder, or `run=FOLDER` with options), loaded.
 
-    Args:
-        run: the folder, or `run=FOLDER` with options.
-        rewording: the command's mutators and encoder.
+    It must fit the mutators and encoder of the command.
 
     Raises:
         UserError: it is no run, does not fit, or cannot be loaded; a mutator is unknown.

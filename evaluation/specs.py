@@ -19,7 +19,13 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from evaluation.llm_policy import LLMPolicy
-from evaluation.policies import FixedPolicy, PolicySource, RandomSource, RoundRobinSource
+from evaluation.policies import (
+    FixedPolicy,
+    PolicySource,
+    RandomPolicy,
+    RoundRobinPolicy,
+    SeededSource,
+)
 from evaluation.user_class import Scalar, user_source
 from mutators.registry import DEFAULT_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
@@ -114,9 +120,9 @@ def make_source(
                 )
             return FixedPolicy(name=spec.name, action=mutators.index(mutator))
         case "random":
-            return RandomSource(name=spec.name)
+            return SeededSource(name=spec.name, policy=RandomPolicy)
         case "round_robin":
-            return RoundRobinSource(name=spec.name)
+            return SeededSource(name=spec.name, policy=RoundRobinPolicy)
         case "class":
             return user_source(spec.name, spec.arg, mutators, spec.options)
         case "llm" if dispatcher is not None:
@@ -157,14 +163,11 @@ def _head(head: str, text: str, mutators: Sequence[str]) -> tuple[str, str]:
         return "run", head
     kind, equals, arg = head.partition("=")
     if equals:
-        if kind not in KEYED:
-            known = nearest(kind, (*KEYED, *NAMES))
-            raise ValueError(f"policy {text!r} begins with {kind!r}; {known}")
-        if not arg:
-            raise ValueError(
-                f"policy {text!r} names nothing; expected run=FOLDER or class=my.module.Policy"
-            )
-        return kind, arg
+        if kind in KEYED and arg:
+            return kind, arg
+        known = nearest(kind, (*KEYED, *NAMES))
+        expected = known if kind not in KEYED else "expected run=FOLDER or class=my.module.Policy"
+        raise ValueError(f"policy {text!r} begins with {kind!r}; {expected}")
     kind, colon, arg = head.partition(":")
     if kind not in NAMES:
         raise ValueError(f"unknown policy {head!r}, and no such folder; {nearest(kind, NAMES)}")
@@ -185,10 +188,8 @@ def _options(parts: Sequence[str], text: str) -> dict[str, Scalar]:
     options: dict[str, Scalar] = {}
     for part in parts:
         key, equals, value = (side.strip() for side in part.partition("="))
-        if not equals or not key.isidentifier():
-            raise ValueError(f"policy {text!r} has {part!r} after a comma; expected key=value")
-        if key in options:
-            raise ValueError(f"policy {text!r} gives {key!r} twice; give it once")
+        if not equals or not key.isidentifier() or key in options:
+            raise ValueError(f"policy {text!r} has {part!r}; expected key=value, each key once")
         options[key] = _scalar(value)
     return options
 

@@ -15,16 +15,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakValueDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
 from evaluation.errors import StepperError, timeout_error
-from evaluation.instance import Instance, Row, block_scores, checked
+from evaluation.instance import Instance, block_scores, checked
 from evaluation.policies import PolicySource, View
 from ollama_utils.threads import start_thread
 from records.errors import describe
@@ -35,25 +31,17 @@ if TYPE_CHECKING:
     from evaluation.processes import Processes
 
 StepperName = Literal["serial", "auto", "thread", "process", "batch", "torch"]
+Step = Callable[[View], int]
+"""Chooses for one agent in one episode. After a step that was late it is not to be called again.
+
+Raises:
+    PolicyError: the step overran its deadline, the action is no mutator's number, the policy
+        exited, its process died, or it raised in its process.
+    StepperError: the evaluation ended meanwhile.
+    Exception: whatever the policy raises.
+"""
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class AgentPolicy:
-    """The policy of one agent in one episode. One that was late is not to be stepped again."""
-
-    step: Callable[[View], int]
-    """The action in a view.
-
-    Raises:
-        PolicyError: the step overran its deadline, the action is no mutator's number, the policy
-            exited, its process died, or it raised in its process.
-        StepperError: the evaluation ended meanwhile.
-        Exception: whatever the policy raises.
-    """
-    close: Callable[[], None] = lambda: None
-    """The episode is over: drop the policy, waiting for nothing."""
 
 
 class PolicyStepper:
@@ -96,42 +84,39 @@ class PolicyStepper:
                 "change its options or its __init__"
             ) from error
         if self._processes is not None:
-            self._processes.begin(source, 0).close()
+            self._processes.begin(source, 0)
         self._ways[id(source)] = source, self._way_of(instance)
 
-    def begin(
-        self, source: PolicySource, seed: int, *, group: Hashable, group_seed: int
-    ) -> AgentPolicy:
+    def begin(self, source: PolicySource, seed: int, *, group: Hashable, group_seed: int) -> Step:
         """The policy of one agent in one episode.
 
         Args:
             source: makes it; the same object for the same policy.
             seed: the agent's chance, at least 0.
-            group: the same for all agents of an episode.
-            group_seed: the first agent's seed, with which an instance is made that serves several.
+            group: the same for all agents of an episode, and
+            group_seed: the first one's seed, with which an instance is made that serves several.
 
         Raises:
             StepperError: it cannot be stepped in this way.
             Exception: whatever making it raises.
         """
         if self._processes is not None:
-            resident = self._processes.begin(source, seed)
-            return AgentPolicy(resident.step, resident.close)
+            return self._processes.begin(source, seed)
         if id(source) not in self._ways:
             self.check(source)
         way = self._ways[id(source)][1]
         if way == "batch":
-            return AgentPolicy(self._batched(source, group, group_seed))
+            return self._batched(source, group, group_seed)
         instance = Instance(source, seed)
         if way == "torch":
-            return AgentPolicy(self._networked(instance))
+            return self._networked(instance)
         turn = self._share(group, threading.Lock) if way == "serial" else threading.Lock()
 
         def step(view: View) -> int:
             with turn:
                 return self._within(source.name, instance.step, view)
 
-        return AgentPolicy(step)
+        return step
 
     def close(self) -> None:
         """End the processes, whatever they are at."""
@@ -153,13 +138,10 @@ class PolicyStepper:
             f"--policy-wrapper {self.name} cannot serve it"
         )
 
-    def _networked(self, instance: Instance) -> Callable[[View], int]:
+    def _networked(self, instance: Instance) -> Step:
         network = cast("torch.nn.Module", instance.network)
-
-        def make() -> _Gathered[Row, NDArray[np.float32]]:
-            return _Gathered(partial(self._within, instance.name, partial(block_scores, network)))
-
-        passes = self._share(id(network), make)
+        score = partial(self._within, instance.name, partial(block_scores, network))
+        passes = self._share(id(network), lambda: _Gathered(score))
 
         def step(view: View) -> int:
             scores = passes.ask((instance.place, view.observation))
@@ -168,7 +150,7 @@ class PolicyStepper:
 
         return step
 
-    def _batched(self, source: PolicySource, group: Hashable, seed: int) -> Callable[[View], int]:
+    def _batched(self, source: PolicySource, group: Hashable, seed: int) -> Step:
         """Once a call failed, each agent has an instance of its own, which sees all that it saw."""
 
         def make() -> _Gathered[View, object]:
@@ -198,77 +180,40 @@ class PolicyStepper:
             return found
 
 
-class _Item(Generic[T, R]):
-    """What an agent waits for.
-
-    Args:
-        given: what the call is to get of it.
-    """
-
-    def __init__(self, given: T) -> None:
-        self.given = given
-        self.result: R | None = None
-        self.is_taken = False
-        """Whether a call had it."""
-        self.its_turn = threading.Event()
-        """Set once a call had it, or its agent is to make the next call."""
-
-
 class _Gathered(Generic[T, R]):
-    """Does together what came in while the call before was under way, until a call fails.
-
-    Args:
-        do: is called with items, one call at a time, and returns a result for each.
-    """
+    """Does together what came in while the call before was under way, until a call fails."""
 
     def __init__(self, do: Callable[[list[T]], Sequence[R]]) -> None:
         self._do = do
-        self._waiting: list[_Item[T, R]] = []
-        self._is_busy = False
-        """Whether somebody makes a call, or is about to."""
+        self._waiting: list[tuple[T, Future[R | None]]] = []
         self._has_failed = False
-        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Held during a call; who gets it next takes all that wait."""
 
     def ask(self, given: T) -> R | None:
         """The result for an item; None: it is to be done alone, for a call failed."""
-        mine = _Item[T, R](given)
-        with self._lock:
-            self._waiting.append(mine)
-            is_busy, self._is_busy = self._is_busy, True
-        if is_busy:
-            mine.its_turn.wait()
-        if not mine.is_taken:
-            self._call()
-        return mine.result
+        mine: Future[R | None] = Future()
+        self._waiting.append((given, mine))
+        with self._turn:
+            if not mine.done():
+                self._call()
+        return mine.result()
 
     def _call(self) -> None:
-        """Make the next call, then have whoever waits first make the one after it."""
-        with self._lock:
-            taken, self._waiting = self._waiting, []
+        taken = [self._waiting.pop(0) for _ in range(len(self._waiting))]
+        results: Sequence[R | None] = [None] * len(taken)
         try:
             if not self._has_failed:
-                results = self._do([item.given for item in taken])
-                for item, result in zip(taken, results, strict=True):
-                    item.result = result
+                results = self._do([item for item, _ in taken])
         except Exception:  # noqa: BLE001 - the item whose fault it was raises it again, alone
             self._has_failed = True
         finally:
-            for item in taken:
-                item.is_taken = True
-                item.its_turn.set()
-            with self._lock:
-                self._is_busy = bool(self._waiting)
-                if self._waiting:
-                    self._waiting[0].its_turn.set()
+            for (_, future), result in zip(taken, results, strict=True):
+                future.set_result(result)
 
 
 def _within(timeout_ms: float | None, name: str, work: Callable[[T], R], given: T) -> R:
-    """What a policy's work returns; the thread of work that is late is left alone.
-
-    Raises:
-        PolicyError: it is late.
-        BaseException: whatever the work raises.
-    """
+    """What a policy's work returns; the thread of work that is late is left alone."""
     if timeout_ms is None:
         return work(given)
     result: Future[R] = Future()

@@ -30,20 +30,14 @@ class TeamSpec:
     seeds_of: str | None = None
     """The training of several seeds, of one of which it is the policy."""
 
-    @property
-    def trained_on(self) -> str | None:
-        """The model its policy was trained on, where the team is one trained policy."""
-        if len({spec.name for spec in self.agents}) > 1 or not self.runs:
-            return None
-        (source,) = self.runs.values()
-        return source.run.target_model
-
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
+        members = list(dict.fromkeys(spec.short_name for spec in self.agents))
+        is_trained = len(members) == 1 and bool(self.runs)
         return {
             "name": self.name,
-            "members": list(dict.fromkeys(spec.short_name for spec in self.agents)),
-            "trained_on": self.trained_on,
+            "members": members,
+            "trained_on": next(iter(self.runs.values())).run.target_model if is_trained else None,
             "baseline": self.rank,
             "asked": self.asked,
             **({"seeds_of": self.seeds_of} if self.seeds_of else {}),
@@ -69,10 +63,14 @@ def read_teams(
     Raises:
         UserError: a policy cannot be read, or two have one name.
     """
-    parsed = [(text, _parsed(text, missions)) for text in policies]
-    mixed = [spec for text, spec in parsed if _is_mixed(text)]
-    alone = [spec for text, spec in parsed if not _is_mixed(text)]
-    compared = [_parsed(text, missions) for text in baselines]
+    mutators = tuple(dict.fromkeys(name for mission in missions for name in mission.mutators))
+    with as_user_error(ValueError):
+        parsed = [parse_policy(text, mutators) for text in policies]
+        compared = [parse_policy(text, mutators) for text in baselines]
+    mixed, alone = (
+        [spec for spec, text in zip(parsed, policies, strict=True) if _is_mixed(text) == wanted]
+        for wanted in (True, False)
+    )
     ranks = {spec.name: rank for rank, spec in enumerate(compared)}
     asked = {spec.name for spec in alone}
     if any(mission.guard for mission in missions):
@@ -80,8 +78,8 @@ def read_teams(
     added = {spec.name: spec for spec in compared if spec.name not in asked}
     teams = [_mixed_team(mixed, agents)] if mixed else []
     for spec in (*alone, *added.values()):
-        of_it = _seed_teams(spec, agents) or [_team(spec.short_name, (spec,) * agents)]
         rank, is_asked = ranks.get(spec.name), spec.name in asked
+        of_it = _seed_teams(spec, agents) or [_team(spec.short_name, (spec,) * agents)]
         teams += [replace(team, asked=is_asked, rank=rank) for team in of_it]
     if not teams:
         raise UserError("no policy is named: name one with -p, as -p runs/train-... or -p random")
@@ -112,15 +110,15 @@ def check_runs(
             both = [text for text in of_mission.played if text in seen]
             if not both or of_mission.split == "train":
                 continue
-            trained = (
-                f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
-                f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: "
+            to_do = (
+                "it learned to have them answered; take them out, or train without them"
+                if mission.guard
+                else "evaluate with the queries, --held-out and --split-seed of the run, or on "
+                "other queries"
             )
             raise UserError(
-                trained + "it learned to have them answered; take them out, or train without them"
-                if mission.guard
-                else trained + "evaluate with the queries, --held-out and --split-seed of the run, "
-                "or on other queries"
+                f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
+                f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: {to_do}"
             )
 
 
@@ -134,20 +132,13 @@ def steps_trained(teams: Sequence[TeamSpec]) -> int:
     """The most steps, each a question to the target, that a run among the policies learned by."""
     runs = [source.run.path for team in teams for source in team.runs.values()]
     summaries = [RecordedRun(run).read_json(SUMMARY) for run in runs if (run / SUMMARY).is_file()]
-    steps = [summary.get("env_steps") for summary in summaries]
-    return max((count for count in steps if isinstance(count, int)), default=0)
+    return max((summary.get("env_steps") or 0 for summary in summaries), default=0)
 
 
 def models_asked(teams: Sequence[TeamSpec]) -> list[str]:
     """The models that policies ask, each once."""
     specs = (spec for team in teams for spec in team.agents)
     return list(dict.fromkeys(spec.arg for spec in specs if spec.kind == "llm"))
-
-
-def _parsed(text: str, missions: Sequence[MissionSpec]) -> PolicySpec:
-    mutators = dict.fromkeys(name for mission in missions for name in mission.mutators)
-    with as_user_error(ValueError):
-        return parse_policy(text, tuple(mutators))
 
 
 def _is_mixed(text: str) -> bool:

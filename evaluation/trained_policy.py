@@ -29,7 +29,7 @@ class RunSource:
     """Draw actions by their probabilities, as in training; else take the likeliest."""
 
     def load(self) -> None:
-        """Load the network now, so that what is wrong with it is known.
+        """Load the network now.
 
         Raises:
             UserError: it cannot be loaded, is not of this run, or has nothing to draw by.

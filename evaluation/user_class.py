@@ -9,15 +9,15 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from records.errors import describe, nearest
 from records.user_file import UserFileError, run_source, source_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from evaluation.policies import Policy
 
 Scalar = str | int | float | bool
@@ -29,15 +29,14 @@ class UserSource:
     """Makes instances of a user's class as its file was when the source was made: a PolicySource.
 
     It carries the text of the file to other processes, so that whoever saves the file during an
-    evaluation changes nothing. What the file imports is not carried. Nor is a module, which needs
-    its package: a process that would have to import one that has changed since refuses instead.
+    evaluation changes nothing. What the file imports, and a module, are not carried.
     """
 
     name: str
     path: str
     """`my.module.Policy` or `/path/to/file.py:Policy`."""
     text: str = field(repr=False)
-    """Of the file or module when the source was made; empty for a module without one."""
+    """Of the file when the source was made; empty for a module."""
     mutators: tuple[str, ...]
     kwargs: Mapping[str, Scalar]
     """Further arguments of the class."""
@@ -59,6 +58,7 @@ def user_source(
         UserFileError: there is no such class, it has no `step`, or does not take these arguments.
     """
     file, colon, attribute = path.rpartition(":")
+    text = ""
     if colon:
         if Path(file).suffix != ".py" or not Path(file).is_file():
             raise UserFileError(
@@ -66,8 +66,6 @@ def user_source(
             )
         text = source_of(Path(file), repr(file))
         path = f"{Path(file).resolve()}:{attribute}"
-    else:
-        text = _module_text(_import(path))
     found = _load_class(path, text)
     if not callable(getattr(found, "step", None)):
         raise UserFileError(f"policy class {path!r} has no method step(view) -> int; give it one")
@@ -92,14 +90,10 @@ def user_source(
 
 
 def _load_class(path: str, text: str) -> type[Any]:
-    """The class of a file or module that has this text; either is run once in a process.
-
-    Raises:
-        UserFileError: there is none, it cannot be imported, or the module has another text by now.
-    """
+    """The class of a module, or of a file of this text; either is run once in a process."""
     is_file = ":" in path
     where, _, name = path.rpartition(":" if is_file else ".")
-    module = run_source(where, text, repr(where)) if is_file else _import_unchanged(path, text)
+    module = run_source(where, text, repr(where)) if is_file else _import(path, where)
     found = getattr(module, name, None)
     if not isinstance(found, type):
         classes = [
@@ -111,9 +105,7 @@ def _load_class(path: str, text: str) -> type[Any]:
     return found
 
 
-def _import(path: str) -> ModuleType:
-    """The module of `my.module.Policy`."""
-    module = path.rpartition(".")[0]
+def _import(path: str, module: str) -> ModuleType:
     if not module or not all(part.isidentifier() for part in path.split(".")):
         raise UserFileError(f"{path!r} names no class; expected my.module.Policy or file.py:Policy")
     try:
@@ -124,22 +116,3 @@ def _import(path: str) -> ModuleType:
             f"module {module!r} cannot be imported: {describe(error)}"
             f"{to_do if isinstance(error, ModuleNotFoundError) else ''}"
         ) from error
-
-
-@cache
-def _import_unchanged(path: str, text: str) -> ModuleType:
-    """The same, compared with its text when this process first needs it."""
-    module = _import(path)
-    if _module_text(module) != text:
-        raise UserFileError(
-            f"module {module.__name__!r} has changed since this began; "
-            "leave it as it is until all is done"
-        )
-    return module
-
-
-def _module_text(module: ModuleType) -> str:
-    try:
-        return inspect.getsource(module)
-    except (OSError, TypeError):  # it is empty, or not written in Python
-        return ""

@@ -1,1 +1,1 @@
-"""One short file a use; each runs on the embedded simulator: `python -m examples.vector_env`."""
+"""One short file a use; each runs on the embedded simulator: `python -m examples.train_ppo`."""

@@ -1,10 +1,9 @@
 """A gate for CI: does the policy of a run still reach a success rate, on the model of today?
 
-The lower end of the interval decides, with failed steps counted against the policy. The process ends with
-the exit code of `mutagym eval`: 0 it does, 4 it is not shown to.
+The lower end of the interval decides, with failed steps counted against the policy. The process
+ends with the exit code of `mutagym eval`: 0 it does, 4 it is not shown to.
 
-    OLLAMA_HOST=http://127.0.0.1:11434 python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8
-    python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8 --ollama-host http://127.0.0.1:11434
+    python -m examples.ci_gate runs/train-0 success=0.8 --ollama-host http://127.0.0.1:11434
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def main(run: str, bound: str, *more: str) -> int:
     Args:
         run: the folder of a training run.
         bound: the rate and the least that its lower bound may be.
-        more: flags of `mutagym eval`, such as `--ollama-host`: a run folder names no server by itself.
+        more: flags of `mutagym eval`; a run folder names no server, so `--ollama-host` is one.
     """
     return execute(["eval", "-p", run, "--baselines", "noop", "--fail-under", bound, *more])
 

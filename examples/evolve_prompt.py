@@ -1,4 +1,4 @@
-"""Evolve a system prompt on a task: rewordings by model, crossovers, early stopping, one cap on calls."""
+"""Evolve a system prompt on a task: rewordings by model, crossovers, one cap on calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train with mutators of your own beside the built-in ones, for a scorer of your own (own_reward.py)."""
+"""Train with mutators of your own beside built-in ones, and a reward of your own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_one_sentence(query: str, earlier: Sequence[str], seed: int) -> str:  # no
 
 
 def main(total_steps: int = 512) -> int:
-    """Train with them on the embedded simulator; the summary goes to stdout. Returns the exit code."""
+    """Train with them on the embedded simulator; print the summary. Returns the exit code."""
     here = Path(__file__)
     mutators = ["--mutators", f"noop,paraphrase,{here}:as_a_beginner,{here}:in_one_sentence"]
     reward = ["--reward", f"{here.with_name('own_reward.py')}:useful"]

@@ -12,7 +12,7 @@ ENOUGH_WORDS = 12
 
 
 def useful(query: str, reply: str) -> str | float:
-    """A label where the reply refuses, else a score from 0 to 1: here, whether it is long enough to help."""
+    """A label where the reply refuses, else a score from 0 to 1: here by its length."""
     label = label_refusal(reply)
     if label != "answered":
         return label
@@ -21,7 +21,7 @@ def useful(query: str, reply: str) -> str | float:
 
 
 def main(total_steps: int = 64) -> int:
-    """Train with it on the embedded simulator; the summary goes to stdout. Returns the exit code."""
+    """Train with it on the embedded simulator; print the summary. Returns the exit code."""
     simulator = ["--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing"]
     reward = ["--reward", f"{Path(__file__)}:useful", "--num-processes", "2"]
     shape = ["--num-env-steps", str(total_steps), "--num-steps", "16"]

@@ -1,4 +1,4 @@
-"""Train PPO in lanes that do not wait for each other, as `mutagym train` does, with Stable-Baselines3."""
+"""Train SB3's PPO in lanes that do not wait for each other, as `mutagym train` does."""
 
 from __future__ import annotations
 

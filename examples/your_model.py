@@ -1,10 +1,8 @@
-"""Train and evaluate on a model of your own.
+"""Train and evaluate on a model of your own; the queries are the bundled ones where none are named.
 
-A bandit learns from few calls; a thousand steps are some two thousand calls. The queries are the bundled ones
-where no file is named.
-
-    python -m examples.your_model http://127.0.0.1:11434 llama3.2
     python -m examples.your_model http://127.0.0.1:11434 llama3.2 --queries mine.csv
+
+A bandit learns from few calls; a thousand steps are some two thousand calls.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ from cli.main import execute
 
 
 def main(host: str, model: str, *more: str, steps: int = 1024, episodes: int = 24) -> int:
-    """Train on a server's model, then compare the policy with doing nothing, chance and one fixed mutator.
-
-    Returns the exit code of the first command that failed, or 0. Each time there is a new run folder.
+    """Train, then compare the policy with doing nothing, chance and one fixed mutator.
 
     Args:
         host: the server's URL; `openai:URL` for an OpenAI-compatible one.
@@ -28,15 +24,12 @@ def main(host: str, model: str, *more: str, steps: int = 1024, episodes: int = 2
         steps: so many rewordings and answers.
         episodes: so many held-out queries are played by each policy.
     """
-    runs = Path("runs")
-    runs.mkdir(exist_ok=True)
-    run = mkdtemp(prefix="your-model-", dir=runs)
+    Path("runs").mkdir(exist_ok=True)
+    run = mkdtemp(prefix="your-model-", dir="runs")
     server = ["--ollama-host", host, "--target-model", model, "--num-predict", "128"]
     learning = ["--algorithm", "auto", "--num-env-steps", str(steps), "--run-dir", run]
-    trained = execute(["train", *server, *learning, *more])
-    return trained or execute(
-        ["eval", "-p", run, "--ollama-host", host, "--episodes", str(episodes)]
-    )
+    code = execute(["train", *server, *learning, *more])
+    return code or execute(["eval", "-p", run, *server[:2], "--episodes", str(episodes)])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 _ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = frozenset(
     {
-        *("benchmarks", "cli", "envs", "evaluation", "mutators", "ollama_utils", "records"),
+        *("cli", "envs", "evaluation", "mutators", "ollama_utils", "records"),
         *("report", "scorers", "search", "simulator", "train"),
     }
 )

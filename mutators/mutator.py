@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from ollama_utils.types import Prompt
-
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+from ollama_utils.types import Prompt, is_text
 
 Rewording = Callable[[str, Sequence[str], int], str | Prompt]
 """`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of
@@ -50,10 +47,9 @@ class Mutator:
         """What to send to the mutator model; a function's str is the user's turn.
 
         Raises:
-            ValueError: the mutator rewords by rule: it has no prompt.
             MutatorError: the function raised, or returned anything but a text to send.
         """
-        made = self._call("model", query, earlier, seed)
+        made = self._call(query, earlier, seed)
         prompt = made if isinstance(made, Prompt) else Prompt(text=self._checked(made))
         for text in (prompt.text, prompt.system or "", *itertools.chain(*prompt.examples)):
             self._checked(text)
@@ -63,16 +59,12 @@ class Mutator:
         """The rewording itself; empty where the function returned blanks only.
 
         Raises:
-            ValueError: the mutator rewords by a model: it has a prompt instead.
             MutatorError: the function raised, or returned anything but a text.
         """
-        text = self._checked(self._call("rule", query, earlier, seed))
+        text = self._checked(self._call(query, earlier, seed))
         return text if text.strip() else ""
 
-    def _call(self, kind: str, query: str, earlier: Sequence[str], seed: int) -> object:
-        if kind != self.kind:
-            method = "prompt" if self.kind == "model" else "apply"
-            raise ValueError(f"mutator {self.name!r} rewords by {self.kind}: use its .{method}()")
+    def _call(self, query: str, earlier: Sequence[str], seed: int) -> object:
         try:
             return self.function(query, earlier, seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises
@@ -80,10 +72,8 @@ class Mutator:
 
     def _checked(self, text: object) -> str:
         """A text that can be sent."""
-        if not isinstance(text, str):
-            self._fail(f"returned {reprlib.repr(text)}; expected a str")
-        if _SURROGATE.search(text):
-            self._fail(f"returned {reprlib.repr(text)}; expected text without lone surrogates")
+        if not isinstance(text, str) or not is_text(text):
+            self._fail(f"returned {reprlib.repr(text)}; expected a str of valid Unicode")
         return text
 
     def _fail(self, why: str, cause: BaseException | None = None) -> NoReturn:
@@ -95,7 +85,7 @@ def by_model(function: Rewording) -> Mutator:
     """Decorator: a mutator whose function returns the prompt for the mutator model.
 
     Raises:
-        TypeError: it is no plain def, or cannot be called with (query, earlier, seed).
+        TypeError: it is no plain def that can be called with (query, earlier, seed).
     """
     return _mutator("model", function)
 
@@ -104,20 +94,20 @@ def by_rule(function: Rewording) -> Mutator:
     """Decorator: a mutator whose function returns the rewording itself.
 
     Raises:
-        TypeError: it is no plain def, or cannot be called with (query, earlier, seed).
+        TypeError: it is no plain def that can be called with (query, earlier, seed).
     """
     return _mutator("rule", function)
 
 
 def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
-    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function} is no mutator: expected a plain def, neither async nor other")
-    signature = inspect.signature(function)
     try:
-        signature.bind("query", (), 0)
-    except TypeError:
-        expected = "expected (query, earlier, seed)"
-        raise TypeError(f"{function.__name__}{signature} is no mutator: {expected}") from None
+        inspect.signature(function).bind("query", (), 0)
+        is_plain = inspect.isfunction(function) and not inspect.iscoroutinefunction(function)
+    except (TypeError, ValueError):
+        is_plain = False
+    if not is_plain:
+        expected = "expected a plain def of (query, earlier, seed)"
+        raise TypeError(f"{function!r} is no mutator: {expected}")
     return Mutator(
         name=function.__name__,
         kind=kind,

@@ -23,7 +23,6 @@ from records.user_file import UserFileError, load_named
 __all__ = [
     "DEFAULT_MUTATORS",
     "EXTRA_MUTATORS",
-    "UnknownMutatorError",
     "by_model",
     "by_rule",
     "load_mutators",
@@ -79,23 +78,16 @@ def model_mutators() -> tuple[str, ...]:
     return tuple(mutator.name for mutator in _BUILT_IN if mutator.kind == "model")
 
 
-class UnknownMutatorError(ValueError):
-    """A name that no mutator has. The message gives the nearest names."""
-
-
 def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
     Args:
         names: built-in names, those of the mutators of instructions included, and
-            `path/to/file.py:name` for a user's own. A file is run once in a process, and again when
-            it has changed.
+            `path/to/file.py:name` for a user's own.
 
     Raises:
-        UnknownMutatorError: no mutator has this name.
-        UserFileError: a file or the name in it is missing, it fails while it is imported, or what
-            it has is not a mutator with a name of its own.
-        ValueError: no name, or the same name twice.
+        UserFileError: a user's file has no such mutator with a name of its own, or fails.
+        ValueError: no name, one that no mutator has, or the same name twice.
     """
     if not names:
         expected = ", ".join(DEFAULT_MUTATORS)
@@ -112,7 +104,7 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
 def _load(spec: str) -> Mutator:
     if ":" not in spec and not spec.endswith(".py"):
         if spec not in _BY_NAME:
-            raise UnknownMutatorError(f"unknown mutator {spec!r}; {nearest(spec, _BY_NAME)}")
+            raise ValueError(f"unknown mutator {spec!r}; {nearest(spec, _BY_NAME)}")
         return _BY_NAME[spec]
     found = load_named(spec, "mutator", lambda value: isinstance(value, Mutator))
     if not isinstance(found, Mutator):

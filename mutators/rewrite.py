@@ -84,13 +84,9 @@ def table() -> Mapping[str, Any]:
 
 
 def _rewriter(name: str, doc: str, instruction: str, askers: str = "") -> Mutator:
-    """The mutator whose prompt is one instruction; `{asker}` in it is drawn by the seed.
+    """The mutator whose prompt is one instruction, with the examples of its name.
 
-    Args:
-        name: of the mutator and its examples.
-        doc: what it does, in one line.
-        instruction: opens with what to do.
-        askers: the table of `examples.toml` with who may ask, or why, and how they say it.
+    `{asker}` in it is drawn by the seed, from the table `askers` of `examples.toml`.
     """
 
     def reword(query: str, _earlier: Sequence[str], seed: int) -> Prompt:

@@ -70,9 +70,6 @@ def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
     """The mutator that adds an instruction for what problems that were got wrong have in common.
 
     Without any its prompt is that of `improve_instructions`.
-
-    Args:
-        failures: problems that a model got wrong under the instructions.
     """
 
     def specialize(text: str, earlier: Sequence[str], seed: int) -> str | Prompt:
@@ -102,10 +99,7 @@ def _cut(text: str) -> str:
 
 @by_model
 def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | Prompt:
-    """Join the instructions with others for the same task.
-
-    With no others that differ from them the prompt is that of `improve_instructions`.
-    """
+    """Join the instructions with others for the same task; without any, improve them."""
     others = [other for other in earlier if other != text]
     if not others:
         return improve_instructions.prompt(text, earlier, seed)

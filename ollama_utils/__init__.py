@@ -1,4 +1,4 @@
-"""Every word to and from a model: the dispatcher, batches of calls, plans, encoders.
+"""Every word to and from a model: the dispatcher, batches of calls, encoders.
 
 A name is imported when it is first used, so that importing the room is cheap.
 """
@@ -49,30 +49,23 @@ __all__ = [
     "run_parallel",
     "score_batch_parallel",
 ]
-
-_MODULES = {
-    "ollama_utils.batching": (
-        "batch_encode_queries",
-        "batch_mutate_queries",
-        "batch_query_target_model",
-    ),
-    "ollama_utils.connect": ("ServerConfig", "SimulatorConfig"),
-    "ollama_utils.dispatcher": ("Dispatcher",),
-    "ollama_utils.encoders": ("CachedEncoder", "Encoder", "make_encoder"),
-    "ollama_utils.errors": ("EncodingError", "OllamaError"),
-    "ollama_utils.parallel": (
-        "ParallelError",
-        "map_parallel",
-        "run_parallel",
-        "score_batch_parallel",
-    ),
-    "ollama_utils.reply_log": ("ReplyLog",),
-    "ollama_utils.types": ("Call", "Completion", "Embeddings", "Usage"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULES = (
+    "types",
+    "errors",
+    "parallel",
+    "reply_log",
+    "dispatcher",
+    "encoders",
+    "batching",
+    "connect",
+)
+"""Those that export names, the cheapest first."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    for module in _MODULES if name in __all__ else ():
+        if (
+            found := getattr(importlib.import_module(f"ollama_utils.{module}"), name, None)
+        ) is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -116,10 +116,7 @@ def _generate(
     seeds: Sequence[int] | None,
     max_workers: int | None,
 ) -> list[Completion]:
-    """The replies to N prompts, with its fallback as the text of each that failed.
-
-    `shared` is what all calls have in common. Raises ValueError where there are seeds, and not N.
-    """
+    """The replies to N prompts, with its fallback as the text of each that failed."""
     if seeds is not None and len(seeds) != len(prompts):
         raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(prompts)}")
     calls = []
@@ -128,12 +125,16 @@ def _generate(
         options = {**shared.options, **own.options}
         if seeds is not None:
             options["seed"] = int(seeds[row])
-        call = replace(shared, prompt=own.text, examples=own.examples, options=options)
-        if own.system is not None:
-            call = replace(call, system=own.system)
-        if own.think is not None:
-            call = replace(call, think=own.think)
-        calls.append(call)
+        calls.append(
+            replace(
+                shared,
+                prompt=own.text,
+                examples=own.examples,
+                options=options,
+                system=shared.system if own.system is None else own.system,
+                think=shared.think if own.think is None else own.think,
+            )
+        )
     try:
         completions = map_parallel(dispatcher.generate, calls, max_workers)
     except ParallelError as error:  # what ends the run, as an outage does

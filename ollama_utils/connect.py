@@ -1,12 +1,10 @@
 """How a command gets its models: the server's flags, an open connection, the roles, kept replies.
 
 `ServerConfig` names hosts and models. `connect` opens the dispatcher to them, with the embedded
-simulator where it is named or nothing is, and checks that the models are there. `Roles` are the
-models that play the target, the mutator and the judge. `keep_replies` has every reply written into
-the run's folder and into the cache that runs share.
+simulator where it is named or nothing is, and checks that the models are there. `keep_replies` has
+every reply written into the run's folder and into the cache that runs share.
 
-Commands' settings inherit `ServerConfig`. Hence annotations here are types, not strings: other
-modules read the flags off them.
+Annotations here are types, not strings: commands read their flags off them.
 """
 
 import contextlib
@@ -15,7 +13,7 @@ import os
 import textwrap
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -40,7 +38,7 @@ from ollama_utils.types import (
     think_of,
 )
 from records.errors import UserError, as_user_error
-from records.settings import Count, CountOrZero, absolute
+from records.settings import Count, CountOrZero, Positive, absolute
 from records.terminal import write_stderr
 from simulator.settings import WORLDS, Settings, SimulatedServer
 
@@ -53,10 +51,8 @@ CHILDREN = (EMBEDDED, SMOLLM2)
 """Hosts that are no URL: servers that a command starts for itself."""
 SLOW_S = 5.0
 """Seconds for which a list of models is waited for without a word."""
-AGAIN_S = 1.0
-"""Between two tries to reach servers that were there before."""
 MOST_ASKED = 32
-"""Ask at most so many models whether they only embed."""
+"""At most so many models are asked whether they only embed."""
 DRAIN_S = 5.0
 """How long a command that was stopped waits for the replies under way, which are paid for."""
 
@@ -94,11 +90,7 @@ class SimulatorConfig(SimulatedServer):
         )
 
     def settings(self) -> Settings:
-        """The simulator's own settings.
-
-        Raises:
-            UserError: one of them is invalid.
-        """
+        """The simulator's own settings; raises UserError where one is invalid."""
         with as_user_error(ValueError):
             return Settings(**asdict(self))
 
@@ -127,7 +119,7 @@ class ServerConfig:
     replies take seconds, since its last word."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
-    max_outage: Annotated[float, Parameter(validator=Number(gt=0))] = MAX_OUTAGE_S
+    max_outage: Positive = MAX_OUTAGE_S
     """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit
     code 3)."""
     max_reply_chars: Count = MAX_REPLY_CHARS
@@ -169,6 +161,9 @@ class Roles:
     judge: str | None
 
 
+NO_ROLES = Roles(target="", mutator="", judge=None)
+
+
 class NoModelNamedError(UserError):
     """The hosts have several models that could be the target, and none is named.
 
@@ -189,7 +184,7 @@ class Connection:
     dispatcher: "Dispatcher"
     hosts: tuple[str, ...]
     """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`."""
-    roles: Roles
+    roles: Roles = NO_ROLES
     available: Mapping[str, Sequence[str]]
     """The digests of each model at the servers, by its name without `:latest`."""
     child: "ChildServer | None" = None
@@ -221,11 +216,7 @@ class Connection:
         return "--parallel " if speaks_openai(self.hosts[0]) else "OLLAMA_NUM_PARALLEL="
 
     def digests(self, encoder: str, *more: str) -> dict[str, str]:
-        """What stands for the weights of each model that a run calls, by its short name.
-
-        Args:
-            encoder: the run's.
-            more: models that play no part in `roles`.
+        """What stands for the weights of the models of `roles`, an encoder's, and more, by name.
 
         Raises:
             UserError: the servers have different versions of one, so that the result would depend
@@ -246,23 +237,58 @@ class Connection:
             digests[name] = at_servers[0]
         return digests
 
-    def roles_of(self, config: ServerConfig) -> Roles:
-        """The models that another config names at these hosts.
+    def roles_of(self, config: ServerConfig, named_by: str = "--target-model") -> Roles:
+        """The models that a config names at these hosts; else the simulator's, or the only one.
 
         Raises:
-            UserError: one is not pulled, or none is named.
+            UserError: there is no such model, or none is named by the flag `named_by`.
         """
-        return _find_roles(
-            config, self.dispatcher, self.hosts, self.available, self.simulated_target
-        )
+        stand_in = self.simulated_target
+        target = config.target_model or stand_in or self._only_model(named_by)
+        mutator = config.mutator_model or ("sim-mutator" if stand_in else target)
+        judge = config.judge_model or ("sim-judge" if stand_in else None)
+        self.check_pulled([target, mutator, *filter(None, [config.judge_model])])
+        return Roles(target=target, mutator=mutator, judge=judge)
+
+    def _only_model(self, named_by: str) -> str:
+        """The one model that can be a target, those that only embed left out."""
+        able, where = list(self.available), ", ".join(self.hosts)
+        if len(able) <= MOST_ASKED:
+            able = list(filter(self.dispatcher.servers.all[0].client.completes, able))
+        if len(able) == 1:
+            return able[0]
+        if self._is_open:
+            raise UserError(f"{where} does not list its models: name one with {named_by}")
+        if able:
+            such = f"name a model, as in {named_by} {able[0]}"
+            raise NoModelNamedError(f"{such}; {where} has {len(able)}: {_shorten(able)}", able[0])
+        pull = ": get one with 'ollama pull MODEL'" if self._can_pull else ""
+        raise UserError(f"{where} has no model that writes replies{pull}")
 
     def check_pulled(self, models: Sequence[str]) -> None:
-        """Check that models that play no part in `roles` are at the hosts.
+        """Raise a UserError where the hosts do not have one of these models."""
+        for model in models:
+            if short_name(model) in self.available or self._is_open:
+                continue
+            near = difflib.get_close_matches(short_name(model), self.available, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            pulled, hint = "at", f"it has {_shorten(self.available)}"
+            if self._can_pull:
+                pulled, hint = "pulled at", f"run 'ollama pull {model}'"
+            raise UserError(
+                f"model {model!r} is not {pulled} {', '.join(self.hosts)}: {hint}{meant}"
+            )
 
-        Raises:
-            UserError: one is not.
-        """
-        _check_pulled(models, self.available, self.hosts)
+    @property
+    def _is_open(self) -> bool:
+        """Whether the list of a server says nothing, so that whoever names a model is believed."""
+        says_nothing = not self.available or any("*" in name for name in self.available)
+        return says_nothing and not self._can_pull
+
+    @property
+    def _can_pull(self) -> bool:
+        """Whether models are got by `ollama pull`: no host is another kind of server."""
+        return not any(host in CHILDREN or speaks_openai(host) for host in self.hosts)
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with hosts, models and dialect where it left them open, as they were found."""
@@ -309,51 +335,38 @@ def connect(
         UserError: no server, no such model, no model named.
         OutageError: the hosts `at` were away for longer than `max_outage`.
     """
-    from ollama_utils.errors import OllamaError, ServerUnreachableError
+    from ollama_utils.errors import OllamaError
     from simulator.process import is_simulator
 
     hosts = _find_hosts(config)
-    stand_in = simulated_target if EMBEDDED in hosts else None
     if config.request_field:
-        write_stderr(
-            f"note: requests go out with --request-field {', '.join(config.request_field)}"
-        )
+        fields = ", ".join(config.request_field)
+        write_stderr(f"note: requests go out with --request-field {fields}")
     with ExitStack() as stack:
-        child = (
-            stack.enter_context(_child(hosts[0], config.simulator))
-            if hosts[0] in CHILDREN and not at
-            else None
-        )
-        try:
+        with as_user_error(OllamaError, ValueError):
+            child = None
+            if hosts[0] in CHILDREN and not at:
+                child = stack.enter_context(_start(hosts[0], config.simulator))
             urls = at or ([_url(hosts[0], child)] if child else hosts)
             slots = config.simulator.slots if hosts[0] in CHILDREN else None
-            dispatcher = _open_dispatcher(
-                config, urls, child, memory_bytes, waits=waits, slots=slots
+            dispatcher = stack.enter_context(
+                _dispatcher(config, urls, child, memory_bytes, waits=waits, slots=slots)
             )
-            stack.enter_context(dispatcher)
-            if at:
-                models = _wait_for_models(dispatcher, config.max_outage)
-            else:
-                models = _list_models(dispatcher, hosts, config.call_timeout_s)
-            available = {short_name(name): digests for name, digests in models.items()}
-            roles = _find_roles(config, dispatcher, hosts, available, stand_in, named_by)
-        except ServerUnreachableError as error:
-            raise UserError(f"{error}{_host_meant(hosts)}") from error
-        except (OllamaError, ValueError) as error:
-            raise UserError(str(error)) from error
-        if not (config.target_model or stand_in):
+            models = _list_models(dispatcher, config, waits=bool(at))
+            connection = Connection(
+                dispatcher=dispatcher,
+                hosts=hosts,
+                available={short_name(name): digests for name, digests in models.items()},
+                child=child,
+                simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
+                simulated_target=simulated_target if EMBEDDED in hosts else None,
+                cache_scope=",".join(sorted(hosts if at or child else dispatcher.hosts)),
+            )
+            roles = connection.roles_of(config, named_by)
+        if not (config.target_model or connection.simulated_target):
             role = named_by.removeprefix("--").replace("-", " ")
             write_stderr(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
-        yield Connection(
-            dispatcher=dispatcher,
-            hosts=hosts,
-            roles=roles,
-            available=available,
-            child=child,
-            simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
-            simulated_target=stand_in,
-            cache_scope=",".join(sorted(hosts if at or child else dispatcher.hosts)),
-        )
+        yield replace(connection, roles=roles)
 
 
 def _find_hosts(config: ServerConfig) -> tuple[str, ...]:
@@ -365,28 +378,20 @@ def _find_hosts(config: ServerConfig) -> tuple[str, ...]:
             f"for a model; its figures say nothing about a real one ({config.simulator})"
         )
         return (EMBEDDED,)
-    unset = type(config.simulator)
-    slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
-    if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
-        ignored = "ignores what is set for the embedded simulator, here or in a run"
-        write_stderr(f"note: {', '.join(hosts)} {ignored}")
     for child in CHILDREN:
         if child in hosts and len(hosts) > 1:
             raise UserError(
                 f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}"
             )
+    unset = type(config.simulator)
+    slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
+    if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
+        write_stderr(f"note: {', '.join(hosts)} ignores what is set for the embedded simulator")
     return hosts
 
 
-def _host_meant(hosts: Sequence[str]) -> str:
-    """A hint where nobody answers and a host looks like one of our own words, mistyped."""
-    named = (host.lower() for host in hosts if host not in CHILDREN)
-    near = [word for host in named for word in difflib.get_close_matches(host, CHILDREN)]
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _child(host: str, config: SimulatorConfig) -> "ChildServer":
-    """The server that a word for one means, started."""
+def _start(host: str, config: SimulatorConfig) -> "ChildServer":
+    """The server that a word for one means."""
     from simulator.process import ChildError, EmbeddedServer
 
     with as_user_error(ChildError):
@@ -398,11 +403,10 @@ def _child(host: str, config: SimulatorConfig) -> "ChildServer":
 
 
 def _url(host: str, child: "ChildServer") -> str:
-    """The host of a server that was started."""
     return child.host if host == EMBEDDED else f"{OPENAI}{child.host}/v1"
 
 
-def _open_dispatcher(
+def _dispatcher(
     config: ServerConfig,
     urls: Sequence[str],
     child: "ChildServer | None",
@@ -437,109 +441,38 @@ def _open_dispatcher(
 
 
 def _list_models(
-    dispatcher: "Dispatcher", hosts: Sequence[str], most_s: float
+    dispatcher: "Dispatcher", config: ServerConfig, *, waits: bool
 ) -> dict[str, list[str]]:
-    """The models of all servers; a line says what is waited for, if it takes long."""
-    waits = f"waiting for {_shorten(hosts)} to list its models, for up to {most_s:g} s"
-    timer = threading.Timer(SLOW_S, write_stderr, [f"{waits} (--call-timeout-s)"])
+    """The models of all servers; a line says what is waited for, if it takes long.
+
+    An outage of servers that were there before, which `waits` says, is waited out.
+    """
+    from ollama_utils.errors import OllamaError, OutageError
+
+    where, most_s = ", ".join(dispatcher.hosts), config.call_timeout_s
+    says = f"waiting for {where} to list its models, for up to {most_s:g} s (--call-timeout-s)"
+    timer = threading.Timer(SLOW_S, write_stderr, [says])
     timer.daemon = True
     timer.start()
+    until_s = time.monotonic() + config.max_outage
     try:
-        return dispatcher.servers.models()
+        while True:
+            try:
+                return dispatcher.servers.models()
+            except OllamaError as error:
+                if not waits:
+                    raise
+                if not error.retryable or time.monotonic() >= until_s:
+                    away = f"{error}: away for over {config.max_outage:g} s"
+                    raise OutageError(away) from error
+            time.sleep(1.0)
     finally:
         timer.cancel()
 
 
-def _wait_for_models(dispatcher: "Dispatcher", max_outage_s: float) -> dict[str, list[str]]:
-    """The models of servers that were there before: an outage is waited out.
-
-    Raises:
-        OutageError: it lasts longer than that.
-    """
-    from ollama_utils.errors import OllamaError, OutageError
-
-    until_s = time.monotonic() + max_outage_s
-    while True:
-        try:
-            return dispatcher.servers.models()
-        except OllamaError as error:
-            if not error.retryable or time.monotonic() >= until_s:
-                raise OutageError(f"{error}: away for over {max_outage_s:g} s") from error
-        time.sleep(AGAIN_S)
-
-
-def _find_roles(
-    config: ServerConfig,
-    dispatcher: "Dispatcher",
-    hosts: Sequence[str],
-    available: Mapping[str, Sequence[str]],
-    simulated_target: str | None,
-    named_by: str = "--target-model",
-) -> Roles:
-    """The models named by flag; else the simulator's own where it stands in, or the only one."""
-    target = config.target_model or simulated_target
-    if target is None:
-        target = _only_one(dispatcher, hosts, list(available), named_by)
-    stands_in = simulated_target is not None
-    mutator = config.mutator_model or ("sim-mutator" if stands_in else target)
-    judge = config.judge_model or ("sim-judge" if stands_in else None)
-    named = filter(None, (target, mutator, config.judge_model))
-    _check_pulled(list(named), available, hosts)
-    return Roles(target=target, mutator=mutator, judge=judge)
-
-
-def _only_one(
-    dispatcher: "Dispatcher", hosts: Sequence[str], available: Sequence[str], named_by: str
-) -> str:
-    """The one model that can be a target, those that only embed left out; else a UserError."""
-    able = available
-    if len(available) <= MOST_ASKED:
-        client = dispatcher.servers.all[0].client
-        able = [name for name in available if client.completes(name)]
-    if len(able) == 1:
-        return able[0]
-    where = ", ".join(hosts)
-    if _is_open(available) and not _can_pull(hosts):
-        raise UserError(f"{where} does not list its models: name one with {named_by}")
-    if able:
-        such = f"name a model, as in {named_by} {able[0]:.200}"
-        raise NoModelNamedError(f"{such}; {where} has {len(able)}: {_shorten(able)}", able[0])
-    embed = f", but {_shorten(available)}, which only embeds" if available else ""
-    pull = ": get one with 'ollama pull MODEL'" if _can_pull(hosts) else ""
-    raise UserError(f"{where} has no model that writes replies{embed}{pull}")
-
-
-def _check_pulled(
-    models: Sequence[str], available: Mapping[str, Sequence[str]], hosts: Sequence[str]
-) -> None:
-    """Raise UserError where the hosts do not have one of these models, but for an open list."""
-    is_open = _is_open(available) and not _can_pull(hosts)
-    for model in models:
-        if short_name(model) in available or is_open:
-            continue
-        near = difflib.get_close_matches(short_name(model), available, n=1)
-        hints = [f"did you mean {near[0]!r}?"] if near else []
-        if _can_pull(hosts):
-            hints.append(f"{'if not, ' if near else ''}run 'ollama pull {model}'")
-        elif not near:
-            hints.append(f"it has {_shorten(list(available))}")
-        is_not = "is not pulled at" if _can_pull(hosts) else "is not at"
-        raise UserError(f"model {model!r} {is_not} {', '.join(hosts)}: {' '.join(hints)}")
-
-
-def _is_open(available: Collection[str]) -> bool:
-    """Whether a list says nothing, so that whoever names a model is believed."""
-    return not available or any("*" in name for name in available)
-
-
-def _can_pull(hosts: Sequence[str]) -> bool:
-    """Whether models are got by `ollama pull`: no host is another kind of server."""
-    return not any(host in CHILDREN or speaks_openai(host) for host in hosts)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    """Names by comma, as many as are read: a server may list any number, of any length."""
-    return textwrap.shorten(", ".join(f"{name:.200}" for name in names), 2000, placeholder=" …")
+def _shorten(names: Iterable[str]) -> str:
+    """Names by comma, as many as are read: a server may list any number."""
+    return textwrap.shorten(", ".join(names), 1000, placeholder=" …")
 
 
 def keep_replies(
@@ -552,8 +485,8 @@ def keep_replies(
     """Keep every reply from now on, and ask nothing that the run's log or the cache knows.
 
     Args:
-        replies: the run's log, which `stack` closes; None: there is none.
-        cache: a folder that runs share; None: there is none.
+        replies: the run's log, if there is one, which `stack` closes.
+        cache: a folder that runs share, if there is one.
         connection: whose replies.
         digests: for each model that is called, what stands for its weights.
         stack: closes the files, once the replies under way have had some time to arrive.
@@ -563,8 +496,7 @@ def keep_replies(
     """
     logs = [replies] if replies else []
     if cache:
-        scope = connection.cache_scope
-        shared = ReplyLog(cache / CACHE, digests=digests, scope=scope)
+        shared = ReplyLog(cache / CACHE, digests=digests, scope=connection.cache_scope)
         logs.append(stack.enter_context(shared))
     connection.dispatcher.keep_in(*logs)
     stack.callback(connection.dispatcher.drain, DRAIN_S)

@@ -16,10 +16,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -31,7 +31,6 @@ from ollama_utils.errors import (
     CallCancelledError,
     NotInLogError,
     OllamaError,
-    ReplyLogError,
     ServerBusyError,
 )
 from ollama_utils.limits import Cap, RateLimit
@@ -55,6 +54,7 @@ from ollama_utils.types import (
     MAX_REPLY_CHARS,
     MEMORY_BYTES,
     THINK_BUDGET,
+    USAGE_TOKENS,
     Call,
     Completion,
     Embeddings,
@@ -69,66 +69,22 @@ from ollama_utils.wires import ClientOpener, open_client
 Reply = TypeVar("Reply", Completion, Embeddings)
 
 _log_warning = logging.getLogger(__name__).warning
-_POLL_S = 0.01
 MOST_TOKENS: Mapping[Role, int] = {"target": 512, "mutator": 512, "judge": 256}
 """The limit of a call that names none: every reply ends, even one of white space in a grammar."""
 NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}
 """Rewordings and verdicts need no thoughts, unless the user wants some."""
+COUNTS = (
+    "calls",  # requests sent; each attempt counts
+    "failures",  # how many of these failed
+    "retries",  # how many of these repeated one that had failed
+    "cache_hits",  # replies that an earlier equal call, or one under way, had paid for
+    *USAGE_TOKENS,
+    "queue_s",  # seconds that calls waited for a slot of the server, by its own timings
+    "busy_s",  # seconds that calls held a slot: prefill and decode, by the server's own timings
+)
+"""What `Dispatcher.totals` adds up."""
 _MAX_BACKOFF_S, _MAX_DOUBLINGS = 30.0, 6
-
-
-@dataclass(kw_only=True)
-class Account:
-    """The calls to one model so far."""
-
-    calls: int = 0
-    """Requests sent; each attempt counts."""
-    failures: int = 0
-    """How many of these failed."""
-    retries: int = 0
-    """How many of these repeated one that had failed."""
-    cache_hits: int = 0
-    """Replies that an earlier equal call, or one under way, had paid for."""
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    """Those of the prompts that the server had in its cache; 0 where it does not say."""
-    completion_tokens: int = 0
-    thought_tokens: int = 0
-    """Those of the completions that were thoughts, as the server counts them ..."""
-    estimated_thought_tokens: int = 0
-    """... or by their share of the characters, where it does not."""
-    queue_s: float = 0.0
-    """Seconds that calls waited for a slot of the server, by its own timings."""
-    busy_s: float = 0.0
-    """Seconds that calls held a slot: prefill and decode, by the server's own timings."""
-
-    def add(self, usage: Usage) -> None:
-        """Add what one reply cost."""
-        self.prompt_tokens += usage.prompt_tokens
-        self.cached_tokens += usage.cached_tokens
-        self.completion_tokens += usage.completion_tokens
-        self.thought_tokens += usage.thought_tokens
-        self.estimated_thought_tokens += usage.estimated_thought_tokens
-        self.queue_s += usage.queue_s
-        self.busy_s += usage.prefill_s + usage.decode_s
-
-
-@dataclass(kw_only=True)
-class _Request(Generic[Reply]):
-    """What is sent to a server until there is a reply."""
-
-    model: str
-    """The model's short name."""
-    ask: Callable[[ModelClient, bool], Reply]
-    """Makes one attempt with a client, its reply streamed or not."""
-    keep: Callable[[Reply], None]
-    """Writes the reply down."""
-    probe: Probe
-    """Asks a client for as little as possible in the same way."""
-    cap: Cap | None = None
-    """Each attempt holds a place in it."""
-    hosts: list[str] = field(default_factory=list)
-    """Where it was sent, one host an attempt."""
+_POLL_S = 0.01
 
 
 class Dispatcher(AbstractContextManager["Dispatcher"]):
@@ -140,20 +96,19 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         max_in_flight: the most calls at once to one model of one server; None: some more than the
             replies show that it serves at once (see `ollama_utils.limits.Limit`).
         attempts: how often a failing call is sent at most.
-        timeout_s: seconds without a reply after which an attempt has failed; they count from the
+        timeout_s: seconds without a word after which an attempt has failed; they count from the
             last reply to a call sent before it, for until then it may have waited in a queue there.
-            Replies that take seconds are streamed, and the seconds count from the last word; after
-            ten times as many the attempt is given up in any case.
+            After ten times as many the attempt is given up in any case.
         max_outage_s: for how long calls wait while no server is there; then OutageError ends
             everything. None: they do not wait, but fail one by one.
         memory_bytes: what the replies may take that are remembered; 0 asks anew each time.
-        backoff_s: seconds before the second attempt; they double with each one, with jitter.
+        backoff_s: seconds before the second attempt; they double with each one, with jitter. A
+            server that is away is asked for every two such times.
         ensure_running: is called while nobody answers; returns why nobody ever will again, where
             that can be known, else None.
-        report: is given a line for the user when an outage begins and ends; by default it is logged
-            as a warning.
+        report: is given a line for the user when an outage begins and ends.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted.
-        max_reply_chars: the characters of a reply that are kept; see `open_client`.
+        max_reply_chars: the characters of a reply that are kept.
         think: whether models think, by their role; a call's own word counts first.
         think_budget: tokens of thoughts, beside those of the answer, in a call that is to think.
         opener: opens the client of each host.
@@ -184,10 +139,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
-        if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, got {attempts!r}")
-        if max_in_flight is not None and max_in_flight < 1:
-            raise ValueError(f"max_in_flight must be None or at least 1, got {max_in_flight!r}")
+        for name, value in (("attempts", attempts), ("max_in_flight", max_in_flight)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value!r}")
         self.rate = RateLimit(rate_limit_per_minute)
         """How many requests go out a minute."""
         self.servers = Servers(
@@ -195,6 +149,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             max_in_flight=max_in_flight,
             slots=slots,
             timeout_s=timeout_s,
+            apart_s=max(0.01, 2 * backoff_s),
             max_outage_s=max_outage_s,
             ensure_running=ensure_running,
             report=report,
@@ -204,20 +159,19 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         self._memory = ReplyMemory(memory_bytes) if memory_bytes > 0 else None
         self._caps: WeakSet[Cap] = WeakSet()
         self._caps_lock = threading.Lock()
-        self._begin_accounts()
         self._is_beside = False
+        self._begin_counts()
 
-    def _begin_accounts(self) -> None:
+    def _begin_counts(self) -> None:
         self._logs: tuple[ReplyLog, ...] = ()
         self._lock = threading.Lock()
-        self._accounts: dict[str, Account] = {}
+        self._totals = dict.fromkeys(COUNTS, 0.0)
         self.in_flight = 0
         """The calls that are under way."""
         self.max_in_flight_seen = 0
         """The most that were under way at once, over all servers and models."""
         self.completions = 0
         """Completions that were returned: replies, known ones, and those that were given up."""
-        self.servers.when_model_changed.append(self._forget)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -234,13 +188,13 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return cap
 
     def beside(self) -> Dispatcher:
-        """One for another run, with its own accounts and logs, at the same servers and memory.
+        """One for another run, with its own counts and logs, at the same servers and memory.
 
         A reply that another run paid for is written to the logs of this one as well, so that they
         are whole, with no attempt of its own.
         """
         other = copy.copy(self)
-        other._begin_accounts()  # noqa: SLF001 - of this class
+        other._begin_counts()  # noqa: SLF001 - of this class
         other._is_beside = True  # noqa: SLF001 - likewise
         return other
 
@@ -274,32 +228,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 completion = answer()
             else:
                 completion = self._memory.ask(question, answer, self._cancel_event(cap))
-            if completion.cached:
-                self._count_cache_hit(question, completion)
+            if completion.cached and self._is_beside:  # another run may have asked for it
+                self._write(question, [], reply=as_json(completion))
         with self._lock:
             self.completions += 1
-        return completion
-
-    def known(self, call: Call) -> Completion | None:
-        """The reply to a call if an equal one had it before, else None; sends no request.
-
-        Raises:
-            ReplyLogError: a log cannot be read.
-        """
-        if not call.repeatable:
-            return None
-        call = self.with_defaults(call)
-        try:
-            question = question_of(call)
-        except BadRequestError:
-            return None
-        completion = self._memory.known(question) if self._memory else None
-        if completion is None and (reply := find_in(self._logs, question)) is not None:
-            completion = from_json(reply)
-        if completion is not None:
-            self._count_cache_hit(question, completion)
-            with self._lock:
-                self.completions += 1
+            self._totals["cache_hits"] += completion.cached
         return completion
 
     def embed(
@@ -327,16 +260,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             )
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
-    def accounts(self) -> dict[str, Account]:
-        """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
-        with self._lock:
-            return {name: replace(account) for name, account in self._accounts.items()}
-
     def totals(self) -> dict[str, float]:
-        """The fields of `Account`, summed over all models."""
-        accounts = self.accounts().values()
-        names = [each.name for each in fields(Account)]
-        return {name: float(sum(getattr(each, name) for each in accounts)) for name in names}
+        """What all calls cost so far, by the names of `COUNTS`."""
+        with self._lock:
+            return dict(self._totals)
 
     def cancel(self) -> None:
         """Stop for good: calls that wait for anything but a server get CallCancelledError.
@@ -375,19 +302,23 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """The reply of a log or a server to a call, written down; a failure stands in `error`."""
         if question.repeatable and (kept := find_in(self._logs, question)) is not None:
             return from_json(kept)
-        request = _Request(
-            model=question.model,
-            ask=lambda client, stream: client.generate(call, stream=stream),
-            keep=lambda reply: self._write(question, request.hosts, reply=as_json(reply)),
-            probe=_probe_like(call),
-            cap=cap,
-        )
+        hosts: list[str] = []
+        # One token, with the options that decide how the model is loaded.
+        options = {**call.options, "num_predict": 1}
+        probe = Call(model=call.model, prompt="Say yes.", options=options)
         try:
-            completion = self._send(request)
+            completion = self._send(
+                question.model,
+                lambda client, stream: client.generate(call, stream=stream),
+                keep=lambda reply: self._write(question, hosts, reply=as_json(reply)),
+                probe=lambda client, within_s: client.generate(probe, timeout_s=within_s),
+                cap=cap,
+                hosts=hosts,
+            )
         except OllamaError as error:
-            self._write(question, request.hosts, error=error)
+            self._write(question, hosts, error=error)
             completion = Completion(text="", error=error)
-        return replace(completion, attempts=len(request.hosts))
+        return replace(completion, attempts=len(hosts))
 
     def _embed(
         self, model: str, missing: Sequence[Question], *, fresh: bool
@@ -399,47 +330,55 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """
         texts = [json.loads(question.request) for question in missing]
         replies: dict[Question, str] = {}
+        hosts: list[str] = []
 
         def keep(embeddings: Embeddings) -> None:
             for number, row in enumerate(embeddings.rows.tolist()):
                 question = missing[number]
                 replies[question] = json.dumps(row)
-                self._write(question, [] if number else request.hosts, reply=replies[question])
+                self._write(question, [] if number else hosts, reply=replies[question])
                 if not fresh:
                     replies[question] = find_in(self._logs, question) or replies[question]
 
-        request = _Request(
-            model=short_name(model),
-            ask=lambda client, _stream: client.embed(model, texts),
-            keep=keep,
-            probe=lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s),
-        )
         try:
-            self._send(request)
+            self._send(
+                short_name(model),
+                lambda client, _stream: client.embed(model, texts),
+                keep=keep,
+                probe=lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s),
+                cap=None,
+                hosts=hosts,
+            )
         except OllamaError as error:
-            self._write(missing[0], request.hosts, error=error)
+            self._write(missing[0], hosts, error=error)
             raise
         return replies
 
-    def _send(self, request: _Request[Reply]) -> Reply:
+    def _send(
+        self,
+        model: str,
+        ask: Callable[[ModelClient, bool], Reply],
+        *,
+        keep: Callable[[Reply], None],
+        probe: Probe,
+        cap: Cap | None,
+        hosts: list[str],
+    ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
 
         After an error that may pass (`OllamaError.retryable`) the call is sent again, if possible
         to a server that has not failed it, after a pause that doubles each time, with jitter, or
-        that the server asked for. An attempt does not count where the server was away.
-
-        Raises:
-            OllamaError: why the last attempt failed.
-            ReplyLogError: the reply cannot be written down.
+        that the server asked for. An attempt does not count where the server was away. `hosts`
+        are where it was sent, one an attempt: they are added here.
         """
-        cancelled = self._cancel_event(request.cap)
+        cancelled = self._cancel_event(cap)
         failures = 0
         while True:
-            place = self.servers.enter(request.model, request.hosts, cancelled)
+            place = self.servers.enter(model, hosts, cancelled)
             try:
-                with request.cap.place() if request.cap else nullcontext():
+                with cap.place() if cap else nullcontext():
                     self.rate.wait(cancelled)
-                    return self._attempt(place, request)
+                    return self._attempt(place, ask, keep, probe, hosts)
             except OllamaError as error:
                 self.servers.raise_if_ended()
                 if not error.retryable:
@@ -450,33 +389,43 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             failures += not self.servers.was_away(place, cancelled)
             if failures >= self._attempts:
                 raise why
-            if cancelled.wait(self._pause_s(len(request.hosts), why)):
+            if cancelled.wait(self._pause_s(len(hosts), why)):
                 self.servers.raise_if_ended()
-                raise _cancelled()
+                raise CallCancelledError("the run was stopped before there was an answer")
 
-    def _attempt(self, place: Place, request: _Request[Reply]) -> Reply:
+    def _attempt(
+        self,
+        place: Place,
+        ask: Callable[[ModelClient, bool], Reply],
+        keep: Callable[[Reply], None],
+        probe: Probe,
+        hosts: list[str],
+    ) -> Reply:
         """One attempt at a server, counted, its reply written down."""
         is_streamed = self.servers.sent(place)
         with self._lock:
-            account = self._accounts.setdefault(request.model, Account())
-            account.calls += 1
-            account.retries += bool(request.hosts)
+            self._totals["calls"] += 1
+            self._totals["retries"] += bool(hosts)
             self.in_flight += 1
             self.max_in_flight_seen = max(self.max_in_flight_seen, self.in_flight)
-        request.hosts.append(place.server.host)
+        hosts.append(place.server.host)
         try:
-            reply = request.ask(place.server.client, is_streamed)
+            reply = ask(place.server.client, is_streamed)
             self.servers.raise_if_ended()
-            request.keep(reply)
+            keep(reply)
         except BaseException as error:
-            self.servers.failed(place, error, request.probe)
+            self.servers.failed(place, error, probe)
             with self._lock:
-                account.failures += 1
+                self._totals["failures"] += 1
                 self.in_flight -= 1
             raise
         self.servers.answered(place, reply.usage)
+        usage = reply.usage or Usage()
         with self._lock:
-            account.add(reply.usage or Usage())
+            for name in USAGE_TOKENS:
+                self._totals[name] += getattr(usage, name)
+            self._totals["queue_s"] += usage.queue_s
+            self._totals["busy_s"] += usage.prefill_s + usage.decode_s
             self.in_flight -= 1
         return reply
 
@@ -490,13 +439,6 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def _cancel_event(self, cap: Cap | None) -> threading.Event:
         """Is set once nobody waits for a call with this cap any more; `cancel` closes caps, too."""
         return self.servers.closed if cap is None else cap.closed
-
-    def _count_cache_hit(self, question: Question, completion: Completion) -> None:
-        """Count a reply that was known; it may have been asked for another run alone."""
-        with self._lock:
-            self._accounts.setdefault(question.model, Account()).cache_hits += 1
-        if self._is_beside:
-            self._write(question, [], reply=as_json(completion))
 
     def _write(
         self,
@@ -517,19 +459,3 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         )
         for log in self._logs:
             log.write(question, outcome)
-
-    def _forget(self, model: str, since_s: float) -> None:
-        """Find none of a model's replies since then any more: they may be another model's."""
-        for log in self._logs:
-            with suppress(ReplyLogError):  # that of a run beside this one which is over
-                log.forget(model, since_s)
-
-
-def _probe_like(call: Call) -> Probe:
-    """Asks a model for one token, with the options that decide how it is loaded."""
-    probe = Call(model=call.model, prompt="Say yes.", options={**call.options, "num_predict": 1})
-    return lambda client, within_s: client.generate(probe, timeout_s=within_s)
-
-
-def _cancelled() -> CallCancelledError:
-    return CallCancelledError("the run was stopped before there was an answer")

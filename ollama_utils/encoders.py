@@ -45,9 +45,7 @@ which is what many models read; base64 makes some 370."""
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _WORD = re.compile(r"\w+")
 _SIGN_BIT = 31
-_DEFAULT_DIMENSION = 384
-_MOST_DIMENSION, _MOST_DIGITS = 2**16, 5
-"""The longest row, as of a server's embeddings, and the digits of its length."""
+_DEFAULT_DIMENSION, _MOST_DIMENSION = 384, 2**16
 _CHUNK = 32
 _KNOWN_GOOD = ("dimension",)
 _MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
@@ -84,19 +82,14 @@ def make_encoder(
         name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
             sentence-transformers model, by name or path.
         dispatcher: sends the calls of an `ollama:` encoder.
-        store: a log of replies that keeps what a sentence-transformers model has encoded, for
-            later runs, too; hashing costs less than a look, and the calls of an `ollama:` encoder
-            are kept by the dispatcher.
+        store: a log of replies that keeps what a sentence-transformers model has encoded for later
+            runs; what an `ollama:` encoder gets, the dispatcher keeps.
 
     Raises:
         UnknownEncoderError: there is no such encoder; the message says what to do.
         ReplyLogError: the store cannot be used.
         OllamaError: the server of an `ollama:` encoder does not embed.
     """
-    if not name.strip():
-        raise UnknownEncoderError(
-            "no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name"
-        )
     kind, _, rest = name.partition(":")
     if kind == "hashing":
         return CachedEncoder(HashingEncoder(_dimension(name, rest)))
@@ -112,19 +105,17 @@ def make_encoder(
 class CachedEncoder:
     """Encodes a text once, and a long one piece by piece; many threads may share it.
 
-    Models leave out what is longer than they read, without a word. So a text of more than
-    MOST_BYTES is cut by `pieces`. Its last piece counts as much as all before it, and among these
-    the first as much as the others: the row is unit(unit(first + mean of those between) + last).
-    For what is asked stands mostly at one end, in a paragraph of its own. Measured on texts of 700
-    to 4,000 bytes of our docs, by all-MiniLM-L6-v2: two with the same context and different
-    requests after it had a cosine of .65, before it .80; with one request in other words .93 and
-    .96. By pieces of equal length these four were .96, .98, .97 and .99.
+    Models leave out what is longer than they read. So a text of more than MOST_BYTES is cut by
+    `pieces`, and its row is unit(unit(first + mean of those between) + last): what is asked stands
+    mostly at one end, in a paragraph of its own. Measured on texts of 700 to 4,000 bytes of our
+    docs, by all-MiniLM-L6-v2: two with the same context and different requests after it had a
+    cosine of .65, before it .80; with one request in other words .93 and .96. By pieces of equal
+    weight these four were .96, .98, .97 and .99.
 
     Args:
         encoder: encodes what is not known, on the thread that asks.
         store: a log of replies that keeps rows for later runs, as the same bits, apart by the
-            encoder's name and by how it embeds a sample: other weights find nothing. Other
-            encoders and the replies of models may share the file; its folder is not made.
+            encoder's name and by how it embeds a sample: other weights find nothing.
         size: how many pieces are remembered; the one unused for longest goes first.
 
     Raises:
@@ -169,54 +160,45 @@ class CachedEncoder:
         return rows
 
     def _look_up(self, texts: Sequence[str]) -> dict[str, Future[Row]]:
-        """The row of each text: known, under way on another thread, or encoded now."""
+        """The row of each text: known, under way on another thread, or found now."""
         with self._lock:
             found = {text: self._known[text] for text in texts if text in self._known}
             new: dict[str, Future[Row]] = {text: Future() for text in texts if text not in found}
             self._known.update(new)
-        if new:
-            interrupted = CallCancelledError("the encoding was interrupted")
-            outcomes: dict[str, Row | Exception] = dict.fromkeys(new, interrupted)
-            try:
-                outcomes = self._find_or_encode(list(new))
-            except Exception as error:
-                outcomes = dict.fromkeys(new, error)
-                raise
-            finally:
-                self._settle(new, outcomes)
+        why: Exception = CallCancelledError("the encoding was interrupted")
+        try:
+            self._find_or_encode(new)
+        except Exception as error:
+            why = error
+            raise
+        finally:
+            for text, future in new.items():
+                if not future.done():
+                    future.set_exception(why)
+                if future.exception():  # which is not remembered
+                    with self._lock:
+                        self._known.pop(text, None)
         return found | new
 
-    def _settle(
-        self, futures: Mapping[str, Future[Row]], outcomes: Mapping[str, Row | Exception]
-    ) -> None:
-        """Give whoever waits each text's row, or why it has none, which is not remembered."""
-        for text, future in futures.items():
-            outcome = outcomes[text]
-            if not isinstance(outcome, Exception):
-                future.set_result(outcome)
-                continue
-            future.set_exception(outcome)
-            with self._lock:
-                self._known.pop(text, None)
-
-    def _find_or_encode(self, texts: Sequence[str]) -> dict[str, Row | Exception]:
-        """Each text's row, from the log where it is there, or why it has none."""
-        known = {text: row for text in texts if (row := self._find(text)) is not None}
-        new = [text for text in texts if text not in known]
-        if not new:
-            return {**known}
+    def _find_or_encode(self, new: Mapping[str, Future[Row]]) -> None:
+        """Give each text its row, from the log where it is there, or why it has none."""
+        for text, future in new.items():
+            if (row := self._find(text)) is not None:
+                future.set_result(row)
+        unknown = [text for text, future in new.items() if not future.done()]
+        if not unknown:
+            return
         failures: Mapping[int, OllamaError] = {}
         try:
-            rows = self._encoder.encode(new)
+            rows = self._encoder.encode(unknown)
         except EncodingError as error:
             rows, failures = error.rows, error.failures
-        if len(rows) != len(new):
-            raise ValueError(f"expected {len(new)} rows of encoder {self.name!r}, got {len(rows)}")
-        for index, text in enumerate(new):
-            if index not in failures:
-                known[text] = rows[index].copy()
-                self._write(text, known[text])
-        return known | {new[index]: failure for index, failure in failures.items()}
+        for index, (text, row) in enumerate(zip(unknown, rows, strict=True)):
+            if index in failures:
+                new[text].set_exception(failures[index])
+            else:
+                self._write(text, row)
+                new[text].set_result(row.copy())
 
     def _find(self, text: str) -> Row | None:
         """A text's row in the log, if there is one."""
@@ -296,28 +278,27 @@ def _words_and_trigrams(text: str) -> Iterator[str]:
 
 
 def _dimension(name: str, written: str) -> int:
-    if not written:
-        return _DEFAULT_DIMENSION
-    is_number = written.isdecimal() and len(written) <= _MOST_DIGITS
-    if not is_number or not 1 <= int(written) <= _MOST_DIMENSION:
+    try:
+        dimension = int(written or _DEFAULT_DIMENSION)
+    except ValueError:
+        dimension = 0
+    if not 1 <= dimension <= _MOST_DIMENSION:
         raise UnknownEncoderError(
             f"encoder {name!r:.60}: expected 'hashing' or 'hashing:N' with a dimension N from 1 "
             f"to {_MOST_DIMENSION}"
         )
-    return int(written)
+    return dimension
 
 
 class OllamaEncoder:
-    """An embedding model of an Ollama server, sent many texts at once.
+    """An embedding model of a server, sent many texts at once.
 
-    One text may spoil a request: an over-long one is rejected, one whose numbers are not finite
-    makes the server fail or its reply unusable. So after such an error each text is sent alone,
-    and gets the row or the error that it gets alone; unless the server now fails at the text, too,
-    that it embedded at the start. Then it is the server that is broken, and the request's error is
-    that of all its texts, as it is when the server is away, busy or late.
+    One text may spoil a request. So after an error that one may be to blame for each text is sent
+    alone, unless the server now fails at the text, too, that it embedded at the start: then it is
+    the server that is broken, and the error is that of all the request's texts.
 
-    Texts of several threads are not put into one request. A server embeds one text after another
-    anyway, and how many requests a run makes, which is counted and kept, would depend on timing.
+    Texts of several threads are not put into one request: how many requests a run makes would
+    depend on timing.
 
     Args:
         dispatcher: sends the calls.

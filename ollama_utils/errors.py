@@ -47,7 +47,7 @@ class OllamaError(Exception):
 
     retryable = True
     status: int | None = None
-    """The HTTP status of the reply that it was; None where there was none."""
+    """The HTTP status of the reply, where there was one."""
     words = ""
     """What the server said of it."""
 
@@ -58,7 +58,7 @@ class OllamaError(Exception):
 
 
 class ServerUnreachableError(OllamaError):
-    """Nothing answers at the host, or behind it, where it is a gateway (HTTP 502 and 504)."""
+    """Nothing answers at the host, or behind its gateway."""
 
 
 class ModelMissingError(OllamaError):
@@ -75,15 +75,11 @@ class ServerBusyError(OllamaError):
     """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
 
     retry_after_s: float | None = None
-    """Seconds after which the host wants to be asked again (its Retry-After), five minutes at most;
-    None where it does not say."""
+    """Its Retry-After, five minutes at most; None where it does not say."""
 
 
 class ServerOverloadedError(ServerBusyError):
-    """The host dropped all it was generating: the contexts together do not fit into its KV cache.
-
-    The same call may pass when fewer are under way; so fewer are sent to that model from then on.
-    """
+    """The host dropped all it was generating: fewer calls are sent to that model from then on."""
 
 
 class ServerFaultError(OllamaError):
@@ -101,10 +97,9 @@ class PromptTooLongError(BadRequestError):
 
 
 class BadReplyError(OllamaError):
-    """An answer came that cannot be used: broken off, not JSON, not done, not Unicode, or empty.
+    """An answer came that cannot be used: broken off, not JSON, not Unicode, or empty.
 
-    One that came whole, but empty or not valid Unicode, is `retryable` only when the call draws at
-    random: a repeatable call gets it again.
+    Where an equal call would get it again, it is not `retryable`.
     """
 
 

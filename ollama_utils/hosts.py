@@ -32,6 +32,7 @@ def parse_host(host: str) -> str:
             "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
             "a user or password is not sent; leave it out, with the '@'"
         )
+    unreadable = f"expected a host such as 'http://127.0.0.1:11434', got {host!r:.300}"
     scheme, separator, address = _bare(host).rpartition("://")
     if _is_ip(address, version=6):
         address = f"[{address}]"
@@ -40,11 +41,11 @@ def parse_host(host: str) -> str:
         port = parts.port
         httpx.URL(parts.geturl())  # it knows which names can be written in DNS
     except (ValueError, httpx.InvalidURL) as error:
-        raise _unreadable(host) from error
+        raise ValueError(unreadable) from error
     name = parts.hostname or ("" if separator and port is None else "127.0.0.1")
     usable = _is_ip(name) or _NAME.fullmatch(name)
     if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
-        raise _unreadable(host)
+        raise ValueError(unreadable)
     default = _PORTS[parts.scheme] if separator else _OLLAMA_PORT
     bracketed = f"[{name}]" if _is_ip(name, version=6) else name
     path = parts.path.strip("/")
@@ -91,10 +92,6 @@ def is_loopback(url: str) -> bool:
 def _bare(host: str) -> str:
     """Without blanks and quotes around it: `docker run --env-file`, Windows' `set` keep those."""
     return host.strip().strip("\"'").strip()
-
-
-def _unreadable(host: str) -> ValueError:
-    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r:.300}")
 
 
 def _is_ip(name: str, version: int | None = None) -> bool:

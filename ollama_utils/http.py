@@ -67,14 +67,7 @@ class Reply(NamedTuple):
 
 
 class _Request:
-    """A request under way.
-
-    Args:
-        method: GET or POST.
-        target: what is asked for.
-        content: the body.
-        timeout_s: seconds that the server may be silent.
-    """
+    """A request under way."""
 
     def __init__(self, method: str, target: str, content: bytes | None, timeout_s: float) -> None:
         self.method, self.target, self.content = method, target, content
@@ -151,7 +144,7 @@ class HttpClient:
         self._in_use: dict[http.client.HTTPConnection, socket.socket] = {}
         self._under_way: set[_Request] = set()
         self._lock = threading.Lock()
-        self._is_closed = self._is_aborted = False
+        self._is_closed = False
 
     def request(
         self, method: str, path: str, body: object = None, *, timeout_s: float | None = None
@@ -183,11 +176,12 @@ class HttpClient:
             if time.monotonic() >= sent.end_s:
                 late = f"did not end its reply within {WHOLE_REPLY * timeout_s:g} s"
             do = "allow more time (--call-timeout-s), or put fewer calls in flight"
-            raise self._unless_aborted(CallTimeoutError(f"{self.at} {late}: {do}")) from error
+            raise self._failure(CallTimeoutError(f"{self.at} {late}: {do}")) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = brief(f"{type(error).__name__}: {error}")
-            broken = BrokenReplyError(f"{self.at} broke off its reply: {why}")
-            raise self._unless_aborted(broken) from error
+            raise self._failure(
+                BrokenReplyError(f"{self.at} broke off its reply: {why}")
+            ) from error
         finally:
             with self._lock:
                 self._under_way.remove(sent)
@@ -198,15 +192,10 @@ class HttpClient:
         return whole
 
     def close(self) -> None:
-        """Close the connections, those in use once their reply is read; open no more."""
+        """End the requests under way, and all later ones, with CallCancelledError."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
-
-    def abort(self) -> None:
-        """Close all connections now: the requests under way raise CallCancelledError."""
-        self._is_aborted = True
-        self.close()
         for connected in list(self._in_use.values()):
             with suppress(OSError):  # it ended by itself
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # under TLS, from any thread
@@ -227,7 +216,7 @@ class HttpClient:
             except IndexError:
                 connection, is_used = self._connect(sent.timeout_s), False
             self._in_use[connection] = connection.sock
-            if self._is_closed:  # `abort` may have missed it
+            if self._is_closed:  # `close` may have missed it
                 self._drop(connection)
                 raise self._cancelled()
             try:
@@ -239,13 +228,10 @@ class HttpClient:
                         raise  # else it is refused before it is read, and the reply may say why
                 sent.wait_for_reply(connection.sock)
                 return connection, connection.getresponse()
-            except ConnectionError:
+            except BaseException as error:
                 self._drop(connection)
-                if not is_used:
+                if not (is_used and isinstance(error, ConnectionError)):
                     raise
-            except BaseException:
-                self._drop(connection)
-                raise
 
     def _read(
         self, connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, end_s: float
@@ -253,7 +239,12 @@ class HttpClient:
         """Read the rest of a reply; a connection that is still good is kept."""
         parts, size, is_whole = [], 0, False
         try:
-            self._check_status(reply)
+            if reply.status // 100 == _REDIRECTION:
+                place = brief(reply.getheader("Location") or "nowhere")
+                raise BadRequestError(
+                    f"{self.at} answered {reply.status}: it points to {place!r}; nothing was sent "
+                    "there: name that address with --ollama-host if you mean it"
+                )
             while part := reply.read1(_AT_ONCE):
                 parts.append(part)
                 size += len(part)
@@ -261,7 +252,7 @@ class HttpClient:
                     raise BadReplyError(f"{self.at} sent more than {MOST_BYTES} bytes: unread")
                 if time.monotonic() > end_s:
                     raise TimeoutError
-            if reply.length or self._is_aborted:  # which may look like the end of a reply
+            if reply.length or self._is_closed:  # which may look like the end of a reply
                 raise http.client.IncompleteRead(b"", reply.length)
             is_whole = not reply.will_close
         finally:
@@ -269,21 +260,9 @@ class HttpClient:
             if is_whole:
                 del self._in_use[connection]
                 self._idle.append(connection)
-                if self._is_closed:
-                    self.close()
             else:
                 self._drop(connection)
         return Reply(reply.status, b"".join(parts), _retry_after_s(reply.getheader("Retry-After")))
-
-    def _check_status(self, reply: http.client.HTTPResponse) -> None:
-        """Refuse a reply that points elsewhere."""
-        if reply.status // 100 == _REDIRECTION:
-            place = reply.getheader("Location")
-            where = f"points to {brief(place)!r}" if place else "does not say where it points"
-            raise BadRequestError(
-                f"{self.at} answered {reply.status}: it {where}; nothing was sent there: "
-                "name that address with --ollama-host if you mean it"
-            )
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         """A new connection."""
@@ -306,16 +285,16 @@ class HttpClient:
             why = "" if isinstance(error, ConnectionRefusedError) else f" ({brief(str(error))})"
             do = "name the host in NO_PROXY, or another proxy" if proxy else self._start
             message = f"no {self._server} answers at {self.at}{why}: {do}"
-            raise self._unless_aborted(ServerUnreachableError(message)) from error
+            raise self._failure(ServerUnreachableError(message)) from error
         return connection
 
     def _drop(self, connection: http.client.HTTPConnection) -> None:
         self._in_use.pop(connection, None)
         connection.close()
 
-    def _unless_aborted(self, error: OllamaError) -> OllamaError:
+    def _failure(self, error: OllamaError) -> OllamaError:
         """The error of a request; that it was cancelled, where that is why."""
-        return self._cancelled() if self._is_aborted else error
+        return self._cancelled() if self._is_closed else error
 
     def _cancelled(self) -> CallCancelledError:
         return CallCancelledError(f"the client of {self.at} was closed before the reply")

@@ -1,8 +1,4 @@
-"""What bounds the calls that are under way: a server's limit, a caller's cap, a rate.
-
-The limit of a server follows from its replies (`Limit`). A cap and a rate are set by whoever makes
-the calls.
-"""
+"""What bounds the calls that are under way: a server's limit, a caller's cap, a rate."""
 
 from __future__ import annotations
 
@@ -13,25 +9,26 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from heapq import heappop, heappush
+
+import numpy as np
 
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.types import Usage
 
 _START, _MOST = 16, 1024
-"""The limit before the first reply; it doubles with each round while no call waits; the highest."""
+"""The limit before the first reply; the highest."""
 _MEMORY = 24
 """Replies over which means are taken."""
 _WAITED_SHARE, _WAITED_S = 0.1, 0.003
 """A call that waited for more than this share of a service, and these seconds, waited for one."""
-_COUNTS, _FEWEST_COUNTS = 64, 8
-"""The slots are the median of so many of the latest waits, once there are so many."""
+_WAITS, _FEWEST_WAITS, _SERVICES = 64, 8, 512
+"""The slots are counted at so many of the latest waits, among so many of the latest services."""
+_COUNT_EVERY = 4
+"""So many replies lie between two counts."""
 _NEARLY_ALL = 0.9
-"""The limit goes by a higher quantile than the median: what seems a wait may be none."""
-_MOST_WAITS, _MOST_SERVICES = 256, 2048
-"""What is noted and not yet counted, beside a call that takes long or hangs."""
+"""The limit follows a higher quantile than the median: what seems a wait may be none."""
 _AGREE = 0.5
-"""The share of these that must be the median for the slots to be stated."""
+"""The share of the counts that must be the median for the slots to be stated."""
 _LONG_S = 5.0
 """A call that takes longer is streamed: its words show that the server is at work."""
 _FEWER = 4
@@ -75,9 +72,8 @@ class Limit:
         self.in_flight = 0
         """The places that are taken."""
         self.service_s = 0.0
-        self.slots = slots
+        self.slots = self._most_slots = slots
         """How many calls are served at once; None while the replies do not agree on it."""
-        self.has_answered = False
         self._is_given, self._has_known_slots = given is not None, slots is not None
         self._value = given or _START
         self._overload_limit = math.inf
@@ -89,14 +85,10 @@ class Limit:
         self._sent: dict[int, float] = {}
         """When each call that is not back was sent, by its number."""
         self._number = 0
-        self._services: deque[tuple[float, float]] = deque(maxlen=_MOST_SERVICES)
-        """When calls were served, from and to, less those that no wait can fall into any more."""
-        self._waits: list[float] = []
-        """A heap of the middles of waits, whose calls in service are not all back yet."""
-        self._counts: deque[int] = deque(maxlen=_COUNTS)
-        """The calls that were in service in the middle of the latest waits."""
-        self._most_slots = slots
-        """More than these are hardly in service at once; the limit goes by them."""
+        self._services: deque[tuple[float, float]] = deque(maxlen=_SERVICES)
+        """When calls were served, from and to."""
+        self._waits: deque[float] = deque(maxlen=_WAITS)
+        """The middles of waits."""
 
     @property
     def value(self) -> int:
@@ -104,14 +96,20 @@ class Limit:
         return max(1, int(min(self._value, self._overload_limit)))
 
     @property
+    def has_answered(self) -> bool:
+        """Whether any call got a reply."""
+        return self._replies > 0
+
+    @property
     def is_long(self) -> bool:
         """Whether calls take so long, or may, that they are streamed."""
         return not 0 < self.service_s <= _LONG_S
 
     @property
-    def capacity(self) -> Capacity:
-        """All that is known."""
-        return Capacity(limit=self.value, slots=self.slots, service_s=self.service_s)
+    def order(self) -> tuple[float, int]:
+        """Least where one more call would end first, and of equals where most slots are free."""
+        slots = self.slots or self.value
+        return self.service_s * max(1.0, (self.in_flight + 1) / slots), self.in_flight - slots
 
     def send(self, now_s: float) -> int:
         """A call goes out; returns its number."""
@@ -123,16 +121,17 @@ class Limit:
         """A call ended with a reply."""
         was_full = len(self._sent) >= self.value
         sent_s = self._sent.pop(number)
-        self.has_answered = True
         self._overload_limit += 1 / (_RECOVERY * self._overload_limit)
         waited = self._note(sent_s, now_s, usage or Usage())
-        self._count(until_s=min(self._sent.values(), default=now_s))
+        if not self._has_known_slots and self._replies % _COUNT_EVERY == 0:
+            self._count(until_s=min(self._sent.values(), default=now_s))
         if self._is_given:
             return
         if self._most_slots is not None and (waited or self._has_known_slots):
-            wanted = self._with_spare(self._most_slots)
+            trip_share = 1 + self._overhead_s / max(self.service_s, 1e-9)
+            wanted = max(self._most_slots + 1, round(1.5 * self._most_slots * trip_share))
             is_sure = self.slots is not None
-            self._value = max(wanted, self._value - 1 if is_sure else self._value)
+            self._value = max(min(_MOST, wanted), self._value - 1 if is_sure else self._value)
         elif was_full and not waited:
             self._value = min(_MOST, self._value + 1)
 
@@ -150,12 +149,6 @@ class Limit:
             self._lowered_s = now_s
             self._overload_limit = max(1, self.in_flight - max(1, self.in_flight // _FEWER))
 
-    @property
-    def order(self) -> tuple[float, int]:
-        """Least where one more call would end first, and of equals where most slots are free."""
-        slots = self.slots or self.value
-        return self.service_s * max(1.0, (self.in_flight + 1) / slots), self.in_flight - slots
-
     def _note(self, sent_s: float, now_s: float, usage: Usage) -> bool:
         """Note when a call waited and was served; returns whether it waited for a slot."""
         self._replies += 1
@@ -169,31 +162,23 @@ class Limit:
         self._overhead_s += weight * (overhead_s - self._overhead_s)
         to_s = now_s - overhead_s / 2  # as long on the way there as back
         from_s = max(sent_s, to_s - service_s)
-        waited = usage.queue_s > max(_WAITED_SHARE * self.service_s, _WAITED_S)
         self._services.append((from_s, to_s))
-        if waited and len(self._waits) < _MOST_WAITS:
-            heappush(self._waits, from_s - usage.queue_s / 2)
+        waited = usage.queue_s > max(_WAITED_SHARE * self.service_s, _WAITED_S)
+        if waited:
+            self._waits.append(from_s - usage.queue_s / 2)
         return waited
 
     def _count(self, until_s: float) -> None:
         """Count the calls in service at each wait before all calls that are under way were sent."""
-        is_new = False
-        while self._waits and self._waits[0] < until_s:
-            moment_s, is_new = heappop(self._waits), True
-            self._counts.append(sum(from_s <= moment_s < to_s for from_s, to_s in self._services))
-        first_s = min([until_s, *self._waits[:1]])
-        while self._services and self._services[0][1] <= first_s:
-            self._services.popleft()
-        if is_new and len(self._counts) >= _FEWEST_COUNTS and not self._has_known_slots:
-            counts = sorted(self._counts)
-            median = counts[len(counts) // 2]
-            self.slots = median if counts.count(median) >= _AGREE * len(counts) else None
-            self._most_slots = counts[math.ceil(_NEARLY_ALL * len(counts)) - 1]
-
-    def _with_spare(self, slots: int) -> int:
-        """The limit for so many slots: those, some that wait there, and those on their way."""
-        on_the_way = round(slots * self._overhead_s / self.service_s) if self.service_s else 0
-        return min(_MOST, slots + max(1, slots // 2) + on_the_way)
+        moments_s = np.array([moment_s for moment_s in self._waits if moment_s < until_s])
+        if len(moments_s) < _FEWEST_WAITS:
+            return
+        from_s, to_s = np.array(self._services).T
+        is_in_service = (from_s <= moments_s[:, None]) & (moments_s[:, None] < to_s)
+        counts = np.sort(is_in_service.sum(axis=1))
+        median = int(counts[len(counts) // 2])
+        self.slots = median if np.mean(counts == median) >= _AGREE else None
+        self._most_slots = int(counts[math.ceil(_NEARLY_ALL * len(counts)) - 1])
 
 
 class Cap:
@@ -206,7 +191,6 @@ class Cap:
     def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ValueError(f"a cap must be at least 1, got {limit!r}")
-        self.limit = limit
         self.in_flight = 0
         """The calls under way now."""
         self.max_in_flight = 0
@@ -229,17 +213,15 @@ class Cap:
         """
         while not self._free.acquire(timeout=_LOOK_S):
             _check(self.closed)
+        with self._lock:
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
             _check(self.closed)
-            with self._lock:
-                self.in_flight += 1
-                self.max_in_flight = max(self.max_in_flight, self.in_flight)
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self.in_flight -= 1
+            yield
         finally:
+            with self._lock:
+                self.in_flight -= 1
             self._free.release()
 
 
@@ -254,17 +236,16 @@ class RateLimit:
     """
 
     def __init__(self, per_minute: float | None = None) -> None:
-        checked_rate(per_minute)
-        self._limits: dict[object, float] = {} if per_minute is None else {self: per_minute}
+        self._limits = [_checked_rate(per_minute)]
         self._turn = threading.Lock()
         """Held by the one that goes next."""
         self._last_s = -math.inf
-        """The moment of the last call."""
 
     @property
     def per_minute(self) -> float | None:
-        """The limit that holds, the lowest of all; None: there is none."""
-        return min(list(self._limits.values()), default=None)
+        """The limit that holds; None: there is none."""
+        lowest = min(self._limits)
+        return None if lowest == math.inf else lowest
 
     @contextmanager
     def limited(self, per_minute: float | None) -> Iterator[None]:
@@ -273,13 +254,11 @@ class RateLimit:
         Raises:
             ValueError: it is neither a number above 0 nor None.
         """
-        whose = object()
-        if (checked := checked_rate(per_minute)) is not None:
-            self._limits[whose] = checked
+        self._limits.append(further := _checked_rate(per_minute))
         try:
             yield
         finally:
-            self._limits.pop(whose, None)
+            self._limits.remove(further)
 
     def wait(self, cancelled: threading.Event) -> None:
         """Wait until the rate allows the next call.
@@ -290,17 +269,12 @@ class RateLimit:
         while not self._turn.acquire(timeout=_LOOK_S):
             _check(cancelled)
         try:
-            while (left_s := self._left_s()) > 0:
+            while (left_s := self._last_s + _MINUTE_S / min(self._limits) - time.monotonic()) > 0:
                 _check(cancelled)
                 cancelled.wait(min(left_s, _LOOK_S))
             self._last_s = time.monotonic()
         finally:
             self._turn.release()
-
-    def _left_s(self) -> float:
-        """Seconds until the next call may go out."""
-        per_minute = self.per_minute
-        return self._last_s + _MINUTE_S / per_minute - time.monotonic() if per_minute else 0.0
 
 
 def _check(cancelled: threading.Event) -> None:
@@ -308,13 +282,10 @@ def _check(cancelled: threading.Event) -> None:
         raise CallCancelledError("the run was stopped before the call was made")
 
 
-def checked_rate(per_minute: float | None) -> float | None:
-    """A rate limit as it was given.
-
-    Raises:
-        ValueError: it is neither a number above 0 nor None.
-    """
-    if per_minute is not None and not 0 < per_minute < math.inf:
+def _checked_rate(per_minute: float | None) -> float:
+    if per_minute is None:
+        return math.inf
+    if not 0 < per_minute < math.inf:
         raise ValueError(
             f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}"
         )

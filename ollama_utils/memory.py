@@ -20,18 +20,6 @@ _POLL_S = 0.25
 """How often a call that waits for an equal one looks whether it was cancelled."""
 
 
-class _Known:
-    """A reply, which is as long as what it takes in memory, in bytes, its question included."""
-
-    def __init__(self, question: Question, reply: Completion) -> None:
-        self.reply = reply
-        texts = sys.getsizeof(question.request) + sys.getsizeof(reply.text)
-        self._bytes = _BYTES_BESIDE_TEXTS + texts
-
-    def __len__(self) -> int:
-        return self._bytes
-
-
 class ReplyMemory:
     """The latest replies by question: equal questions are one call, answered or under way.
 
@@ -41,14 +29,13 @@ class ReplyMemory:
 
     def __init__(self, most_bytes: int) -> None:
         self._lock = threading.Lock()
-        self._known: LRUCache[Question, _Known] = LRUCache(most_bytes, getsizeof=len)
+        self._known: LRUCache[Question, tuple[Question, Completion]] = LRUCache(
+            most_bytes,
+            getsizeof=lambda kept: (
+                _BYTES_BESIDE_TEXTS + sys.getsizeof(kept[0].request) + sys.getsizeof(kept[1].text)
+            ),
+        )
         self._in_flight: dict[Question, Future[Completion]] = {}
-
-    def known(self, question: Question) -> Completion | None:
-        """The reply to a question, marked as cached; None where it is not known."""
-        with self._lock:
-            found = self._known.get(question)
-        return None if found is None else replace(found.reply, cached=True, attempts=0)
 
     def ask(
         self, question: Question, answer: Callable[[], Completion], cancelled: threading.Event
@@ -66,10 +53,10 @@ class ReplyMemory:
         while True:
             with self._lock:
                 if (known := self._known.get(question)) is not None:
-                    return replace(known.reply, cached=True, attempts=0)
+                    return replace(known[1], cached=True, attempts=0)
                 future = self._in_flight.get(question)
                 if future is None:
-                    future = self._in_flight[question] = Future()
+                    own = self._in_flight[question] = Future()
                     break
             while not wait([future], _POLL_S).done:
                 if cancelled.is_set():
@@ -77,30 +64,21 @@ class ReplyMemory:
             shared = future.result()
             if not isinstance(shared.error, CallCancelledError) or cancelled.is_set():
                 return replace(shared, cached=shared.error is None, attempts=0)
-        return self._answer(question, answer, future)
-
-    def _answer(
-        self, question: Question, answer: Callable[[], Completion], future: Future[Completion]
-    ) -> Completion:
-        """Call `answer`, and share what comes of it with those who wait for the future."""
-        outcome: Completion | Exception = _stopped()  # by Ctrl-C, unless it ends otherwise
+        shared = _stopped()  # by Ctrl-C, unless it ends otherwise
         try:
-            outcome = answer()
+            shared = answer()
         except Exception as error:
-            outcome = error
+            own.set_exception(error)
             raise
-        else:
-            return outcome
         finally:
             with self._lock:
                 del self._in_flight[question]
-                if isinstance(outcome, Completion) and outcome.error is None:
+                if shared.error is None:
                     with suppress(ValueError):  # longer than all that may be kept
-                        self._known[question] = _Known(question, outcome)
-            if isinstance(outcome, Completion):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
+                        self._known[question] = question, shared
+            if not own.done():
+                own.set_result(shared)
+        return shared
 
 
 def _stopped() -> Completion:

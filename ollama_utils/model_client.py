@@ -16,7 +16,6 @@ from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from ollama_utils.errors import (
     BadReplyError,
@@ -40,7 +39,6 @@ from ollama_utils.types import (
     Embeddings,
     Inventory,
     Usage,
-    is_count,
     is_text,
     unit_rows,
 )
@@ -69,9 +67,10 @@ _TOO_LONG = re.compile(
 )
 """What servers say of a prompt that does not fit into the context."""
 _CUT_FROM = 1000
-"""A server that cuts a prompt still reads so many tokens, or half of a smaller context. A word
-is one token at least: where there are fewer tokens than words, some were cut off. Short prompts are
-left alone: some servers do not count what they had in their cache."""
+"""A server that cuts a prompt still reads so many tokens, or half of a smaller context; below, a
+server may not have counted what it had in its cache."""
+_MOST_COUNTED = 1e15
+"""No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
 _ENDS_BADLY = frozenset({"error", "abort", "aborted", "cancelled"})
 _FILTERED = "content_filter"
 _THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--judge-think"}
@@ -81,18 +80,63 @@ _UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, OverflowError
 """What is raised by reading JSON that is not of the shape that was expected."""
 
 
-class ModelClient(ABC):
-    """The client of one server, shared by all threads; each failure is an OllamaError."""
+class ClientSettings(TypedDict, total=False):
+    """What may be set of a client."""
 
-    host: str
-    """The server as messages, logs and run folders name it."""
+    timeout_s: float
+    """Seconds that a server may be silent; its whole reply may take ten times as many."""
+    max_reply_chars: int
+    """Characters of a reply that are kept; a longer one is cut, and flagged."""
+    thought_marks: Sequence[Marks]
+    """What opens and closes thoughts in a reply, beside those that are known."""
+    request_fields: Sequence[str]
+    """What is known of an OpenAI-compatible server; see `ollama_utils.dialect`."""
+    report: Callable[[str], None]
+    """Is given a line for the user with whatever else is learned of it."""
+
+
+class ModelClient(ABC):
+    """The client of one server, shared by all threads; each failure is an OllamaError.
+
+    Args:
+        host: what the server is called in messages, logs and run folders.
+        url: its base URL.
+        server: what it is, as "Ollama server".
+        start: what to do where none answers.
+        key: the variable of the environment that holds the API key, sent where it is set.
+        settings: what else is set.
+
+    Raises:
+        ValueError: the proxy, the certificates or the key of the environment cannot be used.
+    """
+
     larger_context = "raise the model's context"
     """What to do where a prompt does not fit into the model's context."""
+    request_fields: tuple[str, ...] = ()
+    """What is known of the server's dialect; see `ollama_utils.dialect`."""
 
-    @property
-    def request_fields(self) -> tuple[str, ...]:
-        """What is known of the server's dialect; see `ollama_utils.dialect`."""
-        return ()
+    def __init__(
+        self,
+        host: str,
+        url: str,
+        *,
+        server: str,
+        start: str,
+        key: str,
+        settings: ClientSettings,
+    ) -> None:
+        self.host = host
+        """The server as messages, logs and run folders name it."""
+        self._marks = (*settings.get("thought_marks", ()), *MARKS)
+        self._max_chars = settings.get("max_reply_chars", MAX_REPLY_CHARS)
+        self._server, self._key_variable = server, key
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if value := key_from_environment(key):
+            headers["Authorization"] = f"Bearer {value}"
+        timeout_s = settings.get("timeout_s", CALL_TIMEOUT_S)
+        self.http = HttpClient(
+            url, name=host, server=server, start=start, timeout_s=timeout_s, headers=headers
+        )
 
     @abstractmethod
     def generate(
@@ -136,10 +180,7 @@ class ModelClient(ABC):
         return None
 
     def contexts(self) -> Mapping[str, int]:
-        """How many tokens prompt and reply may have, by the names of the models that are loaded.
-
-        It is empty where the server does not say.
-        """
+        """How many tokens prompt and reply may have, by model, as far as the server says."""
         return {}
 
     def inventory(self) -> Inventory:
@@ -151,89 +192,8 @@ class ModelClient(ABC):
         pulled = dict.fromkeys(self.models())
         return Inventory(version=None, pulled=pulled, loaded=None, slots=self.slots())
 
-    @abstractmethod
-    def abort(self) -> None:
-        """End the calls under way, and all later ones, with CallCancelledError."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Close the connections that are idle; later calls raise CallCancelledError."""
-
-
-def messages_of(call: Call) -> list[dict[str, str]]:
-    """A call as the messages of a chat; without a system prompt the model keeps its own.
-
-    An example whose reply is "" is a question that was left without a reply.
-    """
-    turns = [] if call.system is None else [("system", call.system)]
-    for question, reply in call.examples:
-        turns += [("user", question), ("assistant", reply)] if reply else [("user", question)]
-    turns.append(("user", call.prompt))
-    return [{"role": role, "content": content} for role, content in turns]
-
-
-def count_of(value: object) -> float:
-    """A count or a duration as a server sends it; 0 where there is none, or it cannot be one."""
-    return float(value) if is_count(value) else 0.0  # type: ignore[arg-type]  # a number then
-
-
-class ClientSettings(TypedDict, total=False):
-    """What may be set of a client; see `ollama_utils.wires.open_client`."""
-
-    timeout_s: float
-    """Seconds that a server may be silent before a call is given up; its whole reply may take ten
-    times as many [CALL_TIMEOUT_S]."""
-    max_reply_chars: int
-    """Characters of a reply that are kept; a longer one is cut, and flagged [MAX_REPLY_CHARS]."""
-    thought_marks: Sequence[Marks]
-    """What opens and closes thoughts in a reply, beside those that are known [none]."""
-    request_fields: Sequence[str]
-    """What is known of an OpenAI-compatible server; see `ollama_utils.dialect` [nothing]."""
-    report: Callable[[str], None]
-    """Is given a line for the user with whatever else is learned of it [a warning is logged]."""
-
-
-class HttpModelClient(ModelClient):
-    """What the clients of both dialects have in common.
-
-    Args:
-        host: what the server is called in messages, logs and run folders.
-        url: its base URL.
-        server: what it is, as "Ollama server".
-        start: what to do where none answers.
-        key: the variable of the environment that holds the API key, sent where it is set.
-        settings: what else is set.
-
-    Raises:
-        ValueError: the proxy, the certificates or the key of the environment cannot be used.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        url: str,
-        *,
-        server: str,
-        start: str,
-        key: str,
-        settings: ClientSettings,
-    ) -> None:
-        self.host = host
-        self._marks = (*settings.get("thought_marks", ()), *MARKS)
-        self._max_chars = settings.get("max_reply_chars", MAX_REPLY_CHARS)
-        self._server, self._key_variable = server, key
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if value := key_from_environment(key):
-            headers["Authorization"] = f"Bearer {value}"
-        timeout_s = settings.get("timeout_s", CALL_TIMEOUT_S)
-        self.http = HttpClient(
-            url, name=host, server=server, start=start, timeout_s=timeout_s, headers=headers
-        )
-
-    def abort(self) -> None:  # noqa: D102 - ModelClient's
-        self.http.abort()
-
-    def close(self) -> None:  # noqa: D102 - ModelClient's
+        """End the calls under way, and all later ones, with CallCancelledError."""
         self.http.close()
 
     def whom(self, model: str | None) -> str:
@@ -301,9 +261,6 @@ class HttpModelClient(ModelClient):
             yield
         except _UNREADABLE as error:
             why = brief(str(error))
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                why = f"its {'.'.join(map(str, first['loc']))} is {first['input']!r:.80}"
             raise BadReplyError(f"{self.whom(model)} sent an unreadable reply: {why}") from error
 
     def completion(
@@ -351,10 +308,10 @@ class HttpModelClient(ModelClient):
         return kind(f"{self.whom(call.model)} {why}", retryable=not call.repeatable)
 
     def _check_read_whole(self, call: Call, usage: Usage | None) -> None:
-        """Check that the server read the whole prompt: an older one may cut it without a word.
+        """Check that the server read the whole prompt, every word of which is one token at least.
 
         Raises:
-            PromptTooLongError: it did not.
+            PromptTooLongError: it did not: an older one may cut it without saying so.
         """
         num_ctx = call.options.get("num_ctx")
         least = min(_CUT_FROM, num_ctx // 2) if isinstance(num_ctx, int) else _CUT_FROM
@@ -383,6 +340,35 @@ class HttpModelClient(ModelClient):
             if not np.isfinite(rows).all():
                 raise ValueError("its embeddings are not finite")
             return unit_rows(rows)
+
+
+def messages_of(call: Call) -> list[dict[str, str]]:
+    """A call as the messages of a chat; without a system prompt the model keeps its own.
+
+    An example whose reply is "" is a question that was left without a reply.
+    """
+    turns = [] if call.system is None else [("system", call.system)]
+    for question, reply in call.examples:
+        turns += [("user", question), ("assistant", reply)] if reply else [("user", question)]
+    turns.append(("user", call.prompt))
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def count_of(value: object) -> float:
+    """A count or a duration as a server sends it; 0 where there is none, or it cannot be one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MOST_COUNTED else 0.0  # type: ignore[operator, arg-type]  # a number
+
+
+def text_of(value: object) -> str:
+    """A text of a reply; "" where it is null or left out.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, str | None):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return value or ""
 
 
 def words_of_error(error: object) -> str:

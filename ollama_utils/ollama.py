@@ -24,7 +24,7 @@ from ollama_utils.http import brief
 from ollama_utils.model_client import (
     NOT_FOUND,
     ClientSettings,
-    HttpModelClient,
+    ModelClient,
     count_of,
     messages_of,
     words_of_error,
@@ -63,7 +63,7 @@ _FAILED = 500
 """The status of a failure within a stream: Ollama had sent 200 before."""
 
 
-class OllamaClient(HttpModelClient):
+class OllamaClient(ModelClient):
     """The connections to one server, shared by all threads.
 
     Args:
@@ -157,7 +157,7 @@ class OllamaClient(HttpModelClient):
         return {name: context for name, context in stated.items() if context}
 
     def error_of(self, model: str | None, status: int, text: str) -> OllamaError:
-        """See `HttpModelClient`."""
+        """See `ModelClient`."""
         if status == NOT_FOUND and model is not None and "not found" in text and model in text:
             return ModelMissingError(
                 f"model {model!r} is not on the Ollama server at {self.http.at}: "

@@ -3,8 +3,7 @@
 A job opens a connection of its own, to the servers that are dealt to it. What it returns depends on
 nothing but its argument, so that one whose worker or machine dies is simply done again.
 
-Ray (the extra `ray`) is imported when it is asked for. Annotations of `EngineConfig` are types, not
-strings: commands read flags off them.
+Annotations of `EngineConfig` are types, not strings: commands read flags off them.
 """
 
 import contextlib
@@ -16,11 +15,11 @@ import sys
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -75,8 +74,8 @@ def join_ray(address: str | None) -> Iterator[None]:
     """Join a Ray cluster, and leave it at the end; one that this process has joined before stays.
 
     Args:
-        address: as `ray.init` takes it, such as `auto` or `ray-head:6379`; None: RAY_ADDRESS, else
-            a cluster of this machine alone is started, and ended at the end.
+        address: such as `auto` or `ray-head:6379`; None: RAY_ADDRESS, else a cluster of this
+            machine alone is started, and ended at the end.
 
     Raises:
         UserError: Ray is not installed, or there is no such cluster.
@@ -106,8 +105,8 @@ def run_on_ray(
 ) -> Generator[Result, None, None]:
     """Run a job for each argument as a Ray task, as many at once as the cluster has CPUs.
 
-    Close the generator, as `contextlib.closing` does: what is left of the jobs is cancelled then,
-    as by Ctrl-C, and killed END_S later.
+    When the generator is closed, what is left of the jobs is cancelled as by Ctrl-C, and killed
+    END_S later.
 
     Args:
         job: is called with the hosts that are dealt to it, and an argument; it can be pickled.
@@ -131,7 +130,7 @@ def run_on_ray(
     free = deque(dealt * -(-cpus // max(1, len(dealt))))
     run, job_once = ray.remote(_run), ray.put(job)
     waiting = deque(enumerate(arguments))
-    running: dict[Future[Any], _Running] = {}
+    running: dict[Future[Any], tuple[int, tuple[str, ...], Any]] = {}
     done: dict[int, Result] = {}
     try:
         for number in range(len(arguments)):
@@ -139,30 +138,19 @@ def run_on_ray(
                 while waiting and free:
                     place, argument = waiting.popleft()
                     group = free.popleft()
-                    task = run.options(
-                        name=f"job {place}",
-                        max_retries=RETRIES,
-                        scheduling_strategy=places[group],
-                    )
+                    options = {"max_retries": RETRIES, "scheduling_strategy": places[group]}
+                    task = run.options(name=f"job {place}", **options)
                     reference = task.remote(job_once, group, argument)
-                    running[reference.future()] = _Running(place, group, reference)
+                    running[reference.future()] = (place, group, reference)
                 tick()
                 # Not by `ray.wait`, which swallows what a signal's handler raises.
                 for future in wait(running, _LOOK_S, FIRST_COMPLETED).done:
-                    ended = running.pop(future)
-                    free.append(ended.hosts)
-                    done[ended.number] = _result(future)
+                    place, group, _ = running.pop(future)
+                    free.append(group)
+                    done[place] = _result(future)
             yield done.pop(number)
     finally:
-        _cancel(running)
-
-
-class _Running(NamedTuple):
-    """A job under way."""
-
-    number: int
-    hosts: tuple[str, ...]
-    reference: Any
+        _cancel({future: reference for future, (_, _, reference) in running.items()})
 
 
 class Failure:
@@ -175,15 +163,15 @@ class Failure:
     def __init__(self, error: Exception) -> None:
         from ray import cloudpickle
 
-        trace = "".join(traceback.format_exception(error))
-        self.name, self.text, self.trace = type(error).__name__, str(error), trace
+        self.text = f"{type(error).__name__}: {error}"
+        self.trace = "".join(traceback.format_exception(error))
         try:
             self.pickled = cloudpickle.dumps((type(error), error.args, vars(error)))
         except Exception:  # noqa: BLE001 - whatever hinders that, its text is there
             self.pickled = b""
 
     def error(self) -> Exception:
-        """The same error; one of its name and text where its class is not here."""
+        """The same error; a RuntimeError with its text where its class is not here."""
         error: Exception
         try:
             kind, args, state = pickle.loads(self.pickled)  # noqa: S301 - of our own worker
@@ -191,7 +179,7 @@ class Failure:
             error.args = args
             vars(error).update(state)
         except Exception:  # noqa: BLE001 - likewise
-            error = type(self.name, (RuntimeError,), {})(self.text)
+            error = RuntimeError(self.text)
         error.add_note(f"in a Ray task:\n{self.trace}")
         return error
 
@@ -229,21 +217,18 @@ def _result(future: Future[Any]) -> Any:  # noqa: ANN401 - any job's
     raise raised
 
 
-def _cancel(running: dict[Future[Any], _Running]) -> None:
+def _cancel(references: dict[Future[Any], Any]) -> None:
     """Interrupt jobs, and kill the workers of those that take long to end."""
     import ray
 
-    for job in running.values():
-        ray.cancel(job.reference)
-    for future in wait(running, END_S).not_done:
-        ray.cancel(running[future].reference, force=True)
+    for reference in references.values():
+        ray.cancel(reference)
+    for future in wait(references, END_S).not_done:
+        ray.cancel(references[future], force=True)
 
 
 def _placement(host: str) -> Any:  # noqa: ANN401 - Ray's
-    """Where a job with this host is to be: on its machine, else on any.
-
-    A loopback address is this machine's, so that the job has to be here.
-    """
+    """Where a job with this host is to be: on its machine if that is a node, else on any."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -251,20 +236,14 @@ def _placement(host: str) -> Any:  # noqa: ANN401 - Ray's
         here = ray.get_runtime_context().get_node_id()
         return NodeAffinitySchedulingStrategy(here, soft=False)
     name = urlsplit(server_url(host)).hostname or ""
-    addresses = {name, *_addresses(name)}
+    addresses = {name}
+    with contextlib.suppress(OSError, UnicodeError):  # a name that nobody knows here
+        addresses |= {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
     for node in filter(lambda each: each["Alive"], ray.nodes()):
         node_name = node["NodeManagerHostname"].lower()
         if addresses & {node_name, node_name.partition(".")[0], node["NodeManagerAddress"]}:
             return NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
     return "SPREAD"
-
-
-def _addresses(name: str) -> Iterable[str]:
-    """The addresses of a machine's name; none where nobody knows it."""
-    try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
-    except (OSError, UnicodeError):
-        return set()
 
 
 def _init(address: str | None) -> None:

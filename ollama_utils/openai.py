@@ -31,9 +31,10 @@ from ollama_utils.model_client import (
     NOT_FOUND,
     UNAUTHORIZED,
     ClientSettings,
-    HttpModelClient,
+    ModelClient,
     count_of,
     messages_of,
+    text_of,
     words_of_error,
 )
 from ollama_utils.types import (
@@ -72,7 +73,7 @@ _CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "contex
 """How servers name a model's context in their list: vLLM, LM Studio, OpenRouter, Groq."""
 
 
-class OpenAIClient(HttpModelClient):
+class OpenAIClient(ModelClient):
     """The connections to one server, shared by all threads.
 
     OPENAI_API_KEY of the environment goes with each request where it is set; servers of one's own
@@ -104,7 +105,7 @@ class OpenAIClient(HttpModelClient):
         self._dialect = Dialect(self.host, fields, report)
 
     @property
-    def request_fields(self) -> tuple[str, ...]:
+    def request_fields(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows
         """See `ModelClient`: the rules that were given and those that were learned."""
         return self._dialect.rules
 
@@ -148,10 +149,7 @@ class OpenAIClient(HttpModelClient):
         return Embeddings(rows=self.unit_rows_of(model, texts, ordered), usage=usage)
 
     def models(self) -> dict[str, str]:
-        """The models by name; llama.cpp lists one file by its path, and it goes by the file's.
-
-        A server without such a list has none to show: then whoever names a model is believed.
-        """
+        """The models by name; none where the server has no list: then any name is believed."""
         return {_name_of(each): _digest_of(each) for each in self._listed()}
 
     def contexts(self) -> dict[str, int]:
@@ -171,7 +169,7 @@ class OpenAIClient(HttpModelClient):
         return slots if isinstance(slots, int) and 0 < slots <= _MOST_SLOTS else None
 
     def error_of(self, model: str | None, status: int, text: str) -> OllamaError:
-        """See `HttpModelClient`."""
+        """See `ModelClient`."""
         if status == NOT_FOUND and model is not None and model in text:
             return ModelMissingError(
                 f"model {model!r} is not at {self.http.at}: name one that its /models lists"
@@ -308,36 +306,28 @@ def _usage(reply: Mapping[str, Any], wall_s: float) -> Usage:
     )
 
 
-def _text(value: object) -> str:
-    """A text of a reply; "" where it is null or left out."""
-    if not isinstance(value, str | None):
-        raise TypeError(f"expected a text, got {type(value).__name__}")
-    return value or ""
-
-
 def _words_of(message: Mapping[str, Any]) -> tuple[str, str]:
-    """The text of a message or of a part of a stream, and the thoughts beside it.
+    """The text of a message or of a part of a stream, or why the model declined, and thoughts.
 
-    The text is a string or a list of parts; where there is none, why the model declined. Thoughts
-    are `reasoning_content` at llama.cpp, SGLang and LM Studio, `reasoning` at vLLM and Ollama.
+    Thoughts are `reasoning_content` at llama.cpp, SGLang, LM Studio, `reasoning` at vLLM, Ollama.
     """
     content = message.get("content")
     text = thoughts = ""
     for part in content if isinstance(content, list) else [content]:
         if not isinstance(part, dict):
-            text += _text(part)
+            text += text_of(part)
         elif (kind := part.get("type")) in _THOUGHTS:
             thoughts += _words_of({"content": part.get(kind)})[0]
         else:
-            text += _text(part.get("text")) + _text(part.get("refusal"))
+            text += text_of(part.get("text")) + text_of(part.get("refusal"))
     for name in ("reasoning_content", "reasoning"):
         if isinstance(thought := message.get(name), str) and not thoughts:
             thoughts = thought
-    return text or _text(message.get("refusal")), thoughts
+    return text or text_of(message.get("refusal")), thoughts
 
 
 def _id_of(model: Mapping[str, Any]) -> str:
-    return _text(model.get("id") or model.get("name") or model.get("model"))
+    return text_of(model.get("id") or model.get("name") or model.get("model"))
 
 
 def _name_of(model: Mapping[str, Any]) -> str:

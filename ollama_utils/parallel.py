@@ -15,12 +15,10 @@ from records.errors import WrappedError
 
 T = TypeVar("T")
 R = TypeVar("R")
+_Ended = SimpleQueue[tuple[int, Any, BaseException | None]]
+"""Items that were done: the index of each, its result, what it raised."""
 MOST_WORKERS = 1024
 """Threads of a call of `map_parallel`, unless their number is set."""
-_Ended = tuple[int, Any, BaseException | None]
-"""An item that was done: its index, its result, what it raised."""
-
-_log = logging.getLogger(__name__)
 
 
 class ParallelError(WrappedError):
@@ -49,11 +47,8 @@ def map_parallel(
     Args:
         fn: called once an item, on any thread.
         items: what it is called with.
-        max_workers: the most calls at once, one of them on this thread; None: as many as there are
+        max_workers: the most calls at once; one is made on this thread. None: as many as there are
             items, up to MOST_WORKERS (a dispatcher then decides what is in flight).
-
-    Returns:
-        The results in the order of the items; a result may be None.
 
     Raises:
         ParallelError: some items raised; the others were done all the same.
@@ -62,25 +57,21 @@ def map_parallel(
     """
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
+
+    def attempt(item: T) -> tuple[Any, Exception | None]:
+        try:
+            return fn(item), None
+        except Exception as error:  # noqa: BLE001 - raised below
+            return None, error
+
     items = list(items)
-    left = deque(enumerate(items))
-    ended: SimpleQueue[_Ended] = SimpleQueue()
-    work = partial(_work, fn, left, ended)
-    results: list[Any] = [None] * len(items)
-    failures: dict[int, Exception] = {}
-    try:
-        for _ in range(min(max_workers or MOST_WORKERS, len(items)) - 1):
-            if left:  # short items may all be done before
-                start_thread(work)
-        work()
-        for _ in items:
-            index, results[index], error = _next(ended)
-            if isinstance(error, Exception):
-                failures[index] = error
-            elif error is not None:
-                raise error
-    finally:
-        left.clear()
+    workers = min(max_workers or MOST_WORKERS, len(items))
+    ended = iterate_parallel(attempt, items, workers) if workers > 1 else map(attempt, items)
+    results, failures = [], {}
+    for index, (result, error) in enumerate(ended):
+        results.append(result)
+        if error is not None:
+            failures[index] = error
     if failures:
         raise ParallelError(results, failures) from failures[min(failures)]
     return results
@@ -106,17 +97,19 @@ def iterate_parallel(
         BaseException: whatever an item raises, at once.
     """
     left = deque(enumerate(items))
+    ended: _Ended = SimpleQueue()
     count, done = len(left), 0
-    ended: SimpleQueue[_Ended] = SimpleQueue()
     results: dict[int, Any] = {}
+
     try:
         for _ in range(min(max_workers, count)):
-            start_thread(partial(_work, fn, left, ended))
+            if left:  # short items may all be done before
+                start_thread(partial(_work, fn, left, ended))
         for index in range(count):
             while index not in results:
                 try:
                     place, result, error = ended.get(timeout=POLL_S)
-                except Empty:
+                except Empty:  # which lets a Ctrl-C through, too
                     tick(done)
                     continue
                 if error is not None:
@@ -128,30 +121,18 @@ def iterate_parallel(
         left.clear()
 
 
-def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: SimpleQueue[_Ended]) -> None:
-    """Do items until none is left; after one that raised no mere failure, none is."""
+def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: _Ended) -> None:
+    """Do items until none is left; after one that raised, none is."""
     while True:
         try:
             index, item = left.popleft()
         except IndexError:
             return
-        result, error = None, None
         try:
-            result = fn(item)
-        except BaseException as raised:  # noqa: BLE001 - raised to the caller of map_parallel
-            error = raised
-            if not isinstance(error, Exception):
-                left.clear()
-        ended.put((index, result, error))
-
-
-def _next(ended: SimpleQueue[_Ended]) -> _Ended:
-    """Wait for an item to end; Ctrl-C interrupts the wait."""
-    while True:
-        try:
-            return ended.get(timeout=POLL_S)
-        except Empty:
-            continue
+            ended.put((index, fn(item), None))
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            left.clear()
+            ended.put((index, None, error))
 
 
 def run_parallel(
@@ -164,19 +145,16 @@ def run_parallel(
 def score_batch_parallel(
     score_fn: Callable[..., float], items: Iterable[Sequence[Any]], max_workers: int | None = None
 ) -> list[float]:
-    """The scores of many replies at once.
+    """The scores of many replies at once; NaN, and a warning in the log, where scoring failed.
 
     Args:
         score_fn: called as `score_fn(system_prompt, query, response)`.
         items: triples `(system_prompt, query, response)`.
         max_workers: as for `map_parallel`.
-
-    Returns:
-        The scores in the order of the items; NaN, and a warning in the log, where scoring failed.
     """
     try:
         return run_parallel(lambda *item: float(score_fn(*item)), items, max_workers)
     except ParallelError as error:
         for index, failure in sorted(error.failures.items()):
-            _log.warning("item %d has no score: %r", index, failure)
+            logging.getLogger(__name__).warning("item %d has no score: %r", index, failure)
         return [math.nan if i in error.failures else score for i, score in enumerate(error.results)]

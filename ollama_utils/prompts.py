@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import unicodedata
 from collections.abc import Mapping
 from hashlib import blake2b
 
-DIGITS = 8
-"""Hexadecimal digits of a boundary."""
 _OPENS_A_TAG = frozenset("<\U000e003c")
 """The second is an invisible one, which many models read."""
 
@@ -17,10 +14,8 @@ _OPENS_A_TAG = frozenset("<\U000e003c")
 def fenced(texts: Mapping[str, str], *beside: str) -> dict[str, str]:
     """Each text between tags of its name: `<answer>...</answer>`, or `<answer-1a2b3c4d>...`.
 
-    A text without a `<` holds no tag: where none of them has one, bare tags do. Otherwise all tags
-    have one boundary, drawn from a hash of the texts: equal texts get equal prompts in every
-    process, so that equal calls stay one call, and what is cached or logged is found again.
-    Whoever writes a text cannot write its boundary into it, for the text decides what it is.
+    Where no text holds a `<`, bare tags do. Otherwise all tags have one boundary, a hash of the
+    texts: equal texts get equal prompts in every process, and no text can hold its own boundary.
 
     Args:
         texts: by the names of their tags, in small letters; they stay as they are.
@@ -44,14 +39,9 @@ def _fences(texts: Mapping[str, str], boundary: str) -> dict[str, str]:
 
 
 def _boundary(texts: list[str]) -> str:
-    """Digits that are in none of the texts; "" where none of these holds a `<`."""
-    # NFKD writes in ASCII what is a `<` or a digit of another width, or a `<` that is crossed out.
-    plain = "\n".join(unicodedata.normalize("NFKD", text).casefold() for text in texts)
+    """Digits that stand for the texts; "" where none of these holds a `<`."""
+    # NFKD writes in ASCII what is a `<` of another width, or one that is crossed out.
+    plain = "\n".join(unicodedata.normalize("NFKD", text) for text in texts)
     if _OPENS_A_TAG.isdisjoint(plain):
         return ""
-    for draw in itertools.count():
-        content = json.dumps([draw, *texts]).encode()
-        digits = blake2b(content, digest_size=DIGITS // 2).hexdigest()
-        if digits not in plain:
-            return digits
-    raise AssertionError  # the count does not end
+    return blake2b(json.dumps(texts).encode(), digest_size=4).hexdigest()

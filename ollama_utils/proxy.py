@@ -8,12 +8,7 @@ say what was done to its request: `X-Mutagym-Adopted` (`true` or `false`), `-Mut
 from __future__ import annotations
 
 import asyncio
-import errno
-import functools
 import json
-import posixpath
-import re
-import resource
 import socket
 import threading
 import time
@@ -21,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -51,11 +46,6 @@ _OF_CONNECTION = frozenset(
 """Headers that belong to a connection and not to a message (RFC 9110, 7.6.1)."""
 _LOCAL_NAMES = (".localhost", ".local", ".internal")
 """Ends of names that no page on the internet has, which Ollama takes for this machine's, too."""
-_APP = re.compile(r"(app|file|tauri|vscode-webview|vscode-file)://")
-"""How the origins of programs with a page inside begin; Ollama serves these as well."""
-_REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
-_FULL = frozenset({errno.EMFILE, errno.ENFILE})
-_SEPARATOR = re.compile(r"/|\\|%2f|%5c", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +83,8 @@ class ProxyServer:
     ) -> None:
         self._upstream, self._base = upstream, upstream.removeprefix(OPENAI)
         self._reword, self._timeout_s = reword, timeout_s
-        self._tls = trusted_certificates() if self._base.startswith("https:") else True
+        self._tls = trusted_certificates()
         self._proxy = None if is_loopback(self._base) else proxy_to(self._base)
-        # A request takes two descriptors; the other half is for the calls that reword, and files.
-        self._room = asyncio.Semaphore(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         try:
             self._socket = socket.create_server((ADDRESS, port))
         except OSError as error:
@@ -106,7 +94,6 @@ class ProxyServer:
         self.url = f"http://{ADDRESS}:{self._socket.getsockname()[1]}"
         """Where it listens."""
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_report)
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -158,7 +145,7 @@ class ProxyServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request, or say why not."""
-        path = _normalised(request.rel_url.raw_path)
+        path = request.path
         if MARK in request.headers:
             text = "this request came through a mutagym proxy: name the server itself as its host"
             return _refusal(path, 508, text)
@@ -168,11 +155,8 @@ class ProxyServer:
         if speaks_openai(self._upstream) and not path.startswith("/v1/"):
             text = f"the server at {server_url(self._upstream)} speaks OpenAI's API alone: /v1/..."
             return _refusal(path, 501, text)
-        if self._room.locked():
-            return _refusal(path, 503, _full())
-        async with self._room:
-            body, headers = await self._body(request, path)
-            return await self._pass_on(request, path, body, headers)
+        body, headers = await self._body(request, path)
+        return await self._pass_on(request, body, headers)
 
     async def _body(
         self, request: web.Request, path: str
@@ -183,15 +167,13 @@ class ProxyServer:
             return unread, {}
         if self._reword is None:
             return unread, _headers(ProxyRewording(text="", why="off"))
-        origin = request.headers.get("Origin")
-        if not (origin is None or _APP.match(origin) or _is_local(origin)):
+        if _is_web_page(request.headers.get("Origin")):
             # A rewording would call models before the server has seen which page asks.
             return unread, _headers(ProxyRewording(text="", why="web page"))
         raw = await request.read()
         try:
             body = parse_json(raw)
-            json.dumps(body, allow_nan=False)  # a number that could not be written again
-        except (ValueError, RecursionError):  # the server says what is wrong with it
+        except ValueError:  # the server says what is wrong with it
             body = None
         place = _user_text(path, body)
         if place is None:
@@ -216,14 +198,12 @@ class ProxyServer:
     async def _pass_on(
         self,
         request: web.Request,
-        path: str,
         body: bytes | aiohttp.StreamReader | None,
         more: dict[str, str],
     ) -> web.StreamResponse:
         """Send a request to the server, once, and its reply to the client as it comes."""
-        at_server = path.removeprefix("/v1") if speaks_openai(self._upstream) else path
-        query = request.rel_url.raw_query_string
-        url = f"{self._base}{at_server}?{query}" if query else self._base + at_server
+        asked, path = request.rel_url.raw_path_qs, request.path
+        url = self._base + (asked.removeprefix("/v1") if speaks_openai(self._upstream) else asked)
         headers = _passed_on(request.headers)
         headers[MARK] = "1"
         if isinstance(body, bytes):
@@ -240,16 +220,9 @@ class ProxyServer:
             text = f"{self._upstream} did not answer within {self._timeout_s:g} s"
             return _refusal(path, 504, text, more)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            if getattr(error, "errno", None) in _FULL:
-                return _refusal(path, 503, _full(), more)
             text = f"{self._upstream} does not answer: {brief(describe(error))}"
             return _refusal(path, 502, text, more)
         async with reply:
-            if reply.status in _REDIRECTIONS:
-                text = (
-                    f"{self._upstream} answered with status {reply.status}, which is not followed"
-                )
-                return _refusal(path, 502, text, more)
             answer = web.StreamResponse(status=reply.status, headers=_passed_on(reply.headers))
             answer.headers.update(more)
             await answer.prepare(request)
@@ -262,22 +235,6 @@ class ProxyServer:
             else:
                 await answer.write_eof()
             return answer
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what fails on the event loop; that no connection can be accepted, in a line."""
-    if getattr(context.get("exception"), "errno", None) in _FULL:
-        _full()
-    else:
-        loop.default_exception_handler(context)
-
-
-@functools.cache
-def _full() -> str:
-    """Why a request is refused where file descriptors run out, written on stderr the first time."""
-    text = "the proxy has too few file descriptors for so many requests at once (ulimit -n)"
-    write_stderr(f"{text}: it refuses some with status 503")
-    return text
 
 
 def _user_text(path: str, body: Any) -> tuple[dict[str, Any], str] | None:  # noqa: ANN401 - JSON
@@ -303,20 +260,17 @@ def _user_text(path: str, body: Any) -> tuple[dict[str, Any], str] | None:  # no
     return found[-1] if found else None
 
 
-def _normalised(path: str) -> str:
-    """The path of a URL without `.`, `..` and empty segments, however they are written."""
-    segments = [unquote(each) for each in _SEPARATOR.split(path)]
-    if {"", ".", ".."}.isdisjoint(segments[1:-1]) and segments[-1] not in {".", ".."}:
-        return path
-    return quote("/" + posixpath.normpath("/".join(segments)).lstrip("/"), safe="/:@")
-
-
 def _is_local(url: str, ends: tuple[str, ...] = ()) -> bool:
     """Whether a URL names this machine, by a loopback address or a name with one of these ends."""
     try:
         return is_loopback(url) or (urlsplit(url).hostname or "").endswith(ends)
     except ValueError:
         return False
+
+
+def _is_web_page(origin: str | None) -> bool:
+    """Whether a page of the internet asks; programs with pages of their own have other schemes."""
+    return origin is not None and origin.startswith(("http", "null")) and not _is_local(origin)
 
 
 def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from ollama_utils.errors import (
@@ -37,8 +38,6 @@ Probe = Callable[[ModelClient, float], object]
 """Asks a client for one token, or as little, within so many seconds."""
 _ABSENCES_UNTIL_AWAY = 3
 """So many calls in a row that were late or broken off, and the server is away."""
-_APART_S = 1.0
-"""Between two probes of a server that is away."""
 _FIRST_PROBE_S, _SHORTEST_PROBE_S = 2.0, 0.2
 """How long a probe is waited for: twice as long each time, for the server may load the model."""
 _DIGESTS_S = 10.0
@@ -79,7 +78,6 @@ class Server:
         self._max_in_flight, self._slots, self._is_alone = max_in_flight, slots, is_alone
         self._absences = 0
         self._digests: dict[str, str] = {}
-        self._checked_s = time.time()
 
     @property
     def is_away(self) -> bool:
@@ -138,15 +136,10 @@ class Server:
         self._slots = self._slots or self.client.slots()
         return found
 
-    def changed_model(self) -> tuple[str, float] | None:
-        """A model that is called and whose weights are not those of `models`; None: all are.
-
-        Returns:
-            The model, and when its weights were still the same, by `time.time`.
-        """
+    def changed_model(self) -> str | None:
+        """A model that is called and whose weights are not those of `models`; None: all are."""
         if not any(self._digests.values()):
             return None
-        asked_s = time.time()
         try:
             now = {short_name(name): digest for name, digest in self.client.models().items()}
         except OllamaError:  # calls will show whether it is there
@@ -154,33 +147,32 @@ class Server:
         for name in list(self.limits):
             before, after = self._digests.get(name), now.get(name)
             if before and after and before != after:
-                return name, self._checked_s
-        self._checked_s = asked_s
+                return name
         return None
 
 
+@dataclass(eq=False)
 class Place:
-    """A call's place at a server, or its wait for one.
+    """A call that waits for a place at a server, or has one."""
 
-    Args:
-        model: the model's short name.
-        avoid: hosts to which the call goes only where there is no other.
-    """
+    model: str
+    avoid: Collection[str]
+    """Hosts to which it goes only where there is no other."""
+    servers: list[Server] = field(default_factory=list)
+    """The one where it has a place; empty while it waits."""
+    wait_is_over: threading.Event = field(default_factory=threading.Event)
+    sent_s: float = math.inf
+    number: int = 0
+    """That of the call at its limit, once it is sent."""
 
-    server: Server
-    """Where it is, once the wait is over."""
-    number: int
-    sent_s: float
-    """The call's number at the limit of its server, and when it was sent."""
-
-    def __init__(self, model: str, avoid: Collection[str]) -> None:
-        self.model, self.avoid = model, avoid
-        self.is_taken = False
-        self.wait_is_over = threading.Event()
+    @property
+    def server(self) -> Server:
+        """Where it has its place."""
+        return self.servers[0]
 
     @property
     def limit(self) -> Limit:
-        """That of the model at the server."""
+        """The one that it counts to."""
         return self.server.limit(self.model)
 
 
@@ -192,6 +184,7 @@ class Servers:
         max_in_flight: the most calls at once to one model of one server; None: it is found.
         slots: those of each model, where they are known.
         timeout_s: the longest that a probe is waited for.
+        apart_s: between two probes of a server that is away.
         max_outage_s: seconds without any server after which every call raises OutageError. None:
             nothing waits for a server that is away, each call finds out for itself.
         ensure_running: is called before a probe; returns why no server will ever be there again,
@@ -206,6 +199,7 @@ class Servers:
         max_in_flight: int | None,
         slots: int | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        apart_s: float = 1.0,
         max_outage_s: float | None,
         ensure_running: Callable[[], str | None] = lambda: None,
         report: Callable[[str], None] = lambda _line: None,
@@ -215,26 +209,16 @@ class Servers:
         self.all = [
             Server(client, max_in_flight, slots, is_alone=is_alone) for client in by_host.values()
         ]
-        self.waits = max_outage_s is not None
-        """Whether calls wait for a server that is away."""
-        self.when_model_changed: list[Callable[[str, float], None]] = []
-        """Are called with a model and since when its replies may be another's, by `time.time`."""
-        self._timeout_s, self._max_outage_s = timeout_s, max_outage_s
+        self.closed = threading.Event()
+        """Set once no call goes out any more."""
+        self._timeout_s, self._apart_s, self._max_outage_s = timeout_s, apart_s, max_outage_s
         self._ensure_running, self._report = ensure_running, report
         self._lock = threading.Lock()
         self._lines: dict[str, deque[Place]] = {}
         self._line_since_s: dict[str, float] = {}
         """Since when there has always been somebody who waits, by model."""
-        self.closed = threading.Event()
-        """Set once no call goes out any more."""
         self._error: Exception | None = None
         self._next_check_s = time.monotonic() + _DIGESTS_S
-
-    @property
-    def waiting(self) -> int:
-        """The calls that wait for a place."""
-        with self._lock:
-            return sum(map(len, self._lines.values()))
 
     def enter(self, model: str, avoid: Collection[str], cancelled: threading.Event) -> Place:
         """Wait for a place, and take it; whoever has one gives it back with `leave`.
@@ -262,14 +246,14 @@ class Servers:
                 pass
         except BaseException:  # Ctrl-C, or an exit
             self._end_wait(place)
-            if place.is_taken:
+            if place.servers:
                 self.leave(place)
             raise
         self._end_wait(place)
-        if place.is_taken:
-            return place
-        self.raise_if_ended()
-        raise CallCancelledError("the run was stopped before the call was made")
+        if not place.servers:
+            self.raise_if_ended()
+            raise CallCancelledError("the run was stopped before the call was made")
+        return place
 
     def leave(self, place: Place) -> None:
         """Give a place back."""
@@ -298,17 +282,17 @@ class Servers:
             error: what it ended with.
             probe: asks for as little as possible in the way that this call asked.
         """
+        server = place.server
         is_overload = isinstance(error, ServerOverloadedError)
         with self._lock:
             place.limit.fail(place.number, time.monotonic(), is_overload=is_overload)
-            is_old = place.sent_s < place.server.back_s  # it fell with those of the last outage
-            if not self.waits or is_old or not isinstance(error, OllamaError):
+            is_old = place.sent_s < server.back_s  # it fell with those of the last outage
+            if self._max_outage_s is None or is_old or not isinstance(error, OllamaError):
                 return
-            is_away = place.server.failed(place.model, error)
-            must_probe = is_away and not place.server.is_watched
-            place.server.is_watched |= is_away
+            must_probe = server.failed(place.model, error) and not server.is_watched
+            server.is_watched |= must_probe
         if must_probe:
-            self._in_background(partial(self._wait_for, place.server, probe))
+            start_thread(lambda: self._watch(server, probe))
 
     def was_away(self, place: Place, cancelled: threading.Event) -> bool:
         """Whether a call failed because its server was away; waits until a probe has decided it."""
@@ -318,7 +302,7 @@ class Servers:
         return not is_open
 
     def raise_if_ended(self) -> None:
-        """Raise what ended the run, if anything has: a reply that comes now may be another model's.
+        """Raise what ended the run, if anything has.
 
         Raises:
             OutageError, ModelChangedError: it has ended.
@@ -330,7 +314,9 @@ class Servers:
         """What is known of each model that was called, by host and short name."""
         with self._lock:
             return {
-                (server.host, model): limit.capacity
+                (server.host, model): Capacity(
+                    limit=limit.value, slots=limit.slots, service_s=limit.service_s
+                )
                 for server in self.all
                 for model, limit in server.limits.items()
             }
@@ -365,7 +351,7 @@ class Servers:
     def abort(self) -> None:
         """End the calls that are under way."""
         for server in self.all:
-            server.client.abort()
+            server.client.close()
 
     def _admit(self, model: str) -> None:
         """Let in whoever came first while there is room; the lock is held."""
@@ -376,7 +362,7 @@ class Servers:
                     return
                 if (server := self._best(place)) is None:
                     continue
-                place.server, place.is_taken = server, True
+                place.servers.append(server)
                 place.limit.in_flight += 1
             line.remove(place)
             place.wait_is_over.set()
@@ -385,28 +371,22 @@ class Servers:
         """The server to which a call goes now, if any has room; None where it had better wait."""
         if len(self.all) == 1:
             return self.all[0]
+        model = place.model
         present = [server for server in self.all if not server.is_away]
         allowed = [each for each in present if each.host not in place.avoid] or present
-        ready = [server for server in allowed if server.has_room(place.model)]
+        ready = [server for server in allowed if server.has_room(model)]
         if not ready:
             return None
-        best = min(ready, key=lambda server: server.limit(place.model).order)
-        service_s = best.limit(place.model).service_s
-        if not service_s:
-            return best
-        limits = [server.limit(place.model) for server in allowed]
-        quicker = [
-            each for each in limits if each.in_flight and 0 < _SLOWER * each.service_s < service_s
-        ]
-        if quicker and self._backlog_s(place.model, quicker) < service_s:
-            return None
+        best = min(ready, key=lambda server: server.limit(model).order)
+        service_s = best.limit(model).service_s
+        limits = [server.limit(model) for server in allowed]
+        quicker = [each for each in limits if 0 < _SLOWER * each.service_s < service_s]
+        if quicker:
+            rate = sum((each.slots or each.value) / each.service_s for each in quicker)
+            age_s = time.monotonic() - self._line_since_s[model]
+            if max(len(self._lines[model]) / rate, _AGE_SHARE * age_s) < service_s:
+                return None
         return best
-
-    def _backlog_s(self, model: str, limits: Sequence[Limit]) -> float:
-        """For how long these would keep busy with those who wait, and those who seem to follow."""
-        rate = sum((limit.slots or limit.value) / limit.service_s for limit in limits)
-        age_s = time.monotonic() - self._line_since_s[model]
-        return max(len(self._lines[model]) / rate, _AGE_SHARE * age_s)
 
     def _end_wait(self, place: Place) -> None:
         """Wait no longer, with a place or without."""
@@ -414,38 +394,35 @@ class Servers:
             if place in (line := self._lines.get(place.model, deque())):
                 line.remove(place)
 
-    def _in_background(self, job: Callable[[], None]) -> None:
-        """Do a job on a thread of its own; what it raises ends the run: nobody else hears of it."""
-
-        def run() -> None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - raised to all who call
-                self.close(error)
-
+    def _watch(self, server: Server, probe: Probe) -> None:
+        """See to a server that is away; what goes wrong ends the run: nobody else hears of it."""
         try:
-            start_thread(run)
-        except RuntimeError as error:  # no thread can be had
+            self._wait_for(server, probe)
+        except Exception as error:  # noqa: BLE001 - raised to all who call
             self.close(error)
 
     def _wait_for(self, server: Server, probe: Probe) -> None:
         """Ask for a server that is away until it answers, or the run ends."""
         since_s = server.away_since_s or time.monotonic()
+        max_outage_s = self._max_outage_s or math.inf
         is_reported, probe_s = False, _FIRST_PROBE_S
         while server.is_away and not self.closed.is_set():
             if why := self._ensure_running():
-                self.close(OutageError(why))
-                return
-            if self._answers_probe(
-                server, probe, min(probe_s, self._timeout_s, self._left_s(server))
-            ):
+                raise OutageError(why)
+            left_s = max(_SHORTEST_PROBE_S, since_s + max_outage_s - time.monotonic())
+            if self._answers_probe(server, probe, min(probe_s, self._timeout_s, left_s)):
                 break
             server.failed_probe_s = time.monotonic()
             if not is_reported and server.is_away:
                 is_reported = True
                 self._report(self._outage_line(server))
-            self._end_if_too_long()
-            self.closed.wait(_APART_S)
+            away = [each.away_since_s for each in self.all if each.away_since_s is not None]
+            if len(away) == len(self.all) and time.monotonic() - max(away) > max_outage_s:
+                whys = "; ".join(each.why for each in self.all)
+                raise OutageError(
+                    f"no server was there for {max_outage_s:g} s (--max-outage): {whys}"
+                )
+            self.closed.wait(self._apart_s)
             probe_s *= 2
         self._check_digests(server)
         if self.closed.is_set():
@@ -454,8 +431,27 @@ class Servers:
             server.is_watched = False
             self._answers(server)
         if is_reported:
-            self._report(
-                f"{server.host} answers again after {time.monotonic() - since_s:.0f} s: going on"
+            after_s = time.monotonic() - since_s
+            self._report(f"{server.host} answers again after {after_s:.0f} s: going on")
+
+    def _check_digests_now_and_then(self) -> None:
+        """Check now and then, beside the calls, that the models are still the same."""
+        if time.monotonic() < self._next_check_s:
+            return
+        self._next_check_s = time.monotonic() + _DIGESTS_S
+        for server in self.all:
+            if not server.is_away:
+                start_thread(partial(self._check_digests, server))
+
+    def _check_digests(self, server: Server) -> None:
+        """End the run if a server has another version of a model that is called."""
+        if (model := server.changed_model()) and not self.closed.is_set():
+            self.close(
+                ModelChangedError(
+                    f"model {model!r} at {server.host} is not the one that the run began with: "
+                    "its digest changed. Pull that version again and go on with --resume, or "
+                    "begin a new run"
+                )
             )
 
     def _answers(self, server: Server) -> None:
@@ -479,52 +475,9 @@ class Servers:
             return not self.closed.is_set()
         return True
 
-    def _left_s(self, server: Server) -> float:
-        """For how many more seconds a server is waited for, some at least."""
-        since_s = server.away_since_s or time.monotonic()
-        left_s = (self._max_outage_s or math.inf) - (time.monotonic() - since_s)
-        return max(_SHORTEST_PROBE_S, left_s)
-
-    def _end_if_too_long(self) -> None:
-        """End the run if no server has been there for too long."""
-        away = [server.away_since_s for server in self.all]
-        if self._max_outage_s is None or None in away:
-            return
-        if time.monotonic() - max(filter(None, away)) > self._max_outage_s:
-            whys = "; ".join(server.why for server in self.all)
-            self.close(
-                OutageError(
-                    f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"
-                )
-            )
-
     def _outage_line(self, server: Server) -> str:
         line = f"{server.host} is away ({server.why})"
         if any(not other.is_away for other in self.all):
             return f"{line}: its calls go to the other servers until it is back"
         ends = f"the run ends after {self._max_outage_s:g} s (--max-outage)"
         return f"{line}: waiting for it; {ends}"
-
-    def _check_digests_now_and_then(self) -> None:
-        """Check now and then, beside the calls, that the models are still the same."""
-        if time.monotonic() < self._next_check_s:
-            return
-        self._next_check_s = time.monotonic() + _DIGESTS_S
-        for server in self.all:
-            if not server.is_away:
-                self._in_background(partial(self._check_digests, server))
-
-    def _check_digests(self, server: Server) -> None:
-        """End the run if a server has another version of a model that is called."""
-        if (changed := server.changed_model()) is None or self.closed.is_set():
-            return
-        model, since_s = changed
-        for forget in self.when_model_changed:
-            forget(model, since_s)
-        self.close(
-            ModelChangedError(
-                f"model {model!r} at {server.host} is not the one that the run began with: its "
-                f"digest changed in the last {time.time() - since_s:.0f} s. Pull that version "
-                "again and go on with --resume, or begin a new run"
-            )
-        )

@@ -51,8 +51,8 @@ def open_session(
         command: its name, as in `mutagym eval`.
         config: says `resume`, `run_dir` and `seed`, see `RunFolder.of`.
         server: the servers and their models.
-        simulated_target: the target if none is named and the embedded simulator answers.
-        named_by: the flag that names the target.
+        simulated_target: see `connect`.
+        named_by: see `connect`.
 
     Raises:
         UserError: there is no such server or model, or the folder cannot be used.
@@ -79,12 +79,7 @@ class Session:
     _stdout: TextIO
 
     def keep_replies(self, digests: Mapping[str, str], cache: Path | None) -> None:
-        """Keep every reply from now on; what was answered is not asked again.
-
-        Args:
-            digests: what stands for the weights of each model that may be called.
-            cache: a folder of replies that runs share, if there is one.
-        """
+        """Keep every reply from now on, see `connect.keep_replies`."""
         self.digests = digests
         log = ReplyLog(self.folder.path / REPLIES, digests=digests)
         self.replies = self.stack.enter_context(log)
@@ -103,7 +98,7 @@ class Session:
         Args:
             config: as it is resolved: `--config` reads it back.
             says: what the run is, in a few words.
-            most_calls: those that are still to be made at most; None: nobody knows.
+            most_calls: those that are still to be made at most, where that is known.
             copied: see `resume_line`.
         """
         self._interrupt.allow(allowed=False)

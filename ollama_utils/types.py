@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,20 +13,17 @@ if TYPE_CHECKING:
     from ollama_utils.errors import OllamaError
 
 CALL_TIMEOUT_S = 120.0
-"""Seconds after which one call is given up, unless another number is set."""
-_MOST_COUNTED = 1e15
-"""No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
+"""Seconds after which one call is given up, unless another number is set; likewise below."""
 MAX_REPLY_CHARS = 1_000_000
-"""The characters of a reply that are kept, unless another number is set: more than a model says."""
+"""The characters of a reply that are kept: more than a model says."""
 THINK_BUDGET = 2048
-"""The tokens of thoughts, beside those of the answer, unless another number is set."""
+"""The tokens of thoughts, beside those of the answer."""
 CALL_ATTEMPTS = 4
-"""How often a failing call is tried, unless another number is set."""
+"""How often a failing call is tried."""
 MEMORY_BYTES = 2**28
-"""What the replies may take that are remembered, unless another number is set."""
+"""What the replies may take that are remembered."""
 MAX_OUTAGE_S = 600.0
-"""Seconds for which an outage of all servers is waited out, unless another number is set."""
-
+"""Seconds for which an outage of all servers is waited out."""
 
 Think = bool | Literal["low", "medium", "high"]
 """Whether a thinking model thinks, or how much; gpt-oss takes the levels alone, and cannot stop."""
@@ -69,18 +66,16 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One row of a batch of calls, where it has more of its own than the user's turn."""
+    """One row of a batch that has more of its own than the user's turn; fields as of `Call`."""
 
     text: str
-    """The user's turn."""
     system: str | None = None
-    """The system prompt; None keeps that of the batch, or the model's own."""
+    """None keeps that of the batch, or the model's own."""
     examples: tuple[tuple[str, str], ...] = ()
-    """Worked examples, (what a user says, the right reply), as chat turns before `text`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Ollama's options of this row, such as `num_predict`; they count before the batch's."""
+    """They count before the batch's."""
     think: Think | None = None
-    """Whether a thinking model thinks, or how much; None leaves it to the batch, or the server."""
+    """None leaves it to the batch, or the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +106,10 @@ class Usage:
         return max(0.0, self.total_s - self.load_s - served_s) if served_s else 0.0
 
 
+USAGE_TOKENS = tuple(each.name for each in fields(Usage) if each.name.endswith("_tokens"))
+"""The counts of `Usage`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """One reply; never an exception once a Dispatcher returned it."""
@@ -118,19 +117,16 @@ class Completion:
     text: str
     """The reply, or the documented fallback when `error` is set."""
     error: OllamaError | None = None
-    """Why there is no reply."""
     cached: bool = False
     """Whether an earlier equal call paid for this reply."""
     attempts: int = 1
     """How many times the server was asked (0 when an equal call asked)."""
     truncated: bool = False
-    """Whether the reply was cut: by the server at `num_predict` (Ollama's done_reason `length`), or
-    here, at the most characters that are kept."""
+    """Whether the reply was cut: at `num_predict`, or at the most characters that are kept."""
     filtered: bool = False
-    """Whether a content filter of the server ended the reply (`content_filter`); there may be no
-    text."""
+    """Whether a content filter of the server ended the reply; there may be no text."""
     usage: Usage | None = None
-    """What the server reported; None when it failed, or reported nothing."""
+    """None when the server failed, or reported nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,7 +136,6 @@ class Embeddings:
     rows: NDArray[np.float32]
     """(N, D) rows of length 1, in the order of the texts."""
     usage: Usage | None = None
-    """What the server reported: load and total alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +154,6 @@ class Inventory:
 def think_of(word: ThinkWord | Think | None) -> Think | None:
     """What a flag's word means to a call; None: nothing is asked for."""
     return word == "on" if word in {"on", "off"} else word  # type: ignore[return-value]  # a level
-
-
-def is_count(value: object) -> bool:
-    """Whether it can be a count or a duration: a number, not negative, no larger than any is."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < _MOST_COUNTED
 
 
 def is_text(value: object) -> bool:

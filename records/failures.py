@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from records.errors import RunStoppedError
 
@@ -31,7 +32,7 @@ def check_failed_share(
 
 
 class FailureLimit:
-    """Judges the latest steps or calls whenever there are enough of them.
+    """Judges the latest steps or calls whenever there are `window` of them or more.
 
     Args:
         most: the share of them that may fail.
@@ -48,15 +49,12 @@ class FailureLimit:
         what: str = "steps could not be scored",
         flag: str = "--max-unscored",
     ) -> None:
-        self._most, self._window, self._what, self._flag = most, window, what, flag
+        self._check = partial(check_failed_share, most=most, what=what, flag=flag)
+        self._window = window
         self._latest: deque[list[str]] = deque()
 
     def add(self, errors: Iterable[str]) -> None:
-        """Add some that ended, each by why it failed; "" is one that did not.
-
-        Raises:
-            RunStoppedError: too many of the latest failed.
-        """
+        """Add some that ended, each by why it failed ("": it did not); raises as `check` does."""
         if added := list(errors):
             self._latest.append(added)
             count = sum(map(len, self._latest))
@@ -72,6 +70,4 @@ class FailureLimit:
             RunStoppedError: too many of them failed.
         """
         latest = [error for errors in self._latest for error in errors]
-        check_failed_share(
-            list(filter(None, latest)), len(latest), self._most, what=self._what, flag=self._flag
-        )
+        self._check(list(filter(None, latest)), len(latest))

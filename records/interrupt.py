@@ -7,16 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop; no `except Exception` catches it.
-
-    Its `exit_code` is 128 + the signal's number.
-    """
+    """A signal asked the run to stop; no `except Exception` catches it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -25,30 +20,22 @@ class Interrupted(BaseException):
 
 
 class Interrupt:
-    """Turns the first signal into `Interrupted`, at once where `allowed`, else when it next is.
-
-    Signals reach the main thread alone.
-    """
+    """Turns the first signal into `Interrupted`, at once where `allowed`, else when it next is."""
 
     def __init__(self) -> None:
         self._allowed = True
         self._pending: BaseException | None = None
 
     def handle(self, signum: int, _frame: FrameType | None) -> None:
-        """The signal handler."""
+        """The signal handler, on the main thread."""
         self._pending = Interrupted(signum)
-        self.raise_if_due()
+        self.allow(allowed=self._allowed)
 
     def allow(self, *, allowed: bool) -> None:
-        """Say whether the run may be stopped from here on; raise what waited for that."""
+        """Say whether the run may be stopped from here on; raise, once, what waited for that."""
         self._allowed = allowed
-        self.raise_if_due()
-
-    def raise_if_due(self) -> None:
-        """Raise what is to stop the run, once, if it may be stopped now."""
-        if self._allowed and self._pending is not None:
-            error, self._pending = self._pending, None
-            self._allowed = False
+        if allowed and self._pending:
+            error, self._pending, self._allowed = self._pending, None, False
             raise error
 
 

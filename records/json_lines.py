@@ -62,26 +62,17 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever it holds
         raise ValueError(f"it is not JSON: {error}") from error
 
 
-def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too long, or holds something else.
-    """
-    return json_object(read_text(path, most))
-
-
 def json_object(text: str | bytes) -> dict[str, Any]:
-    """The JSON object in a text.
-
-    Raises:
-        ValueError: it holds something else.
-    """
+    """The JSON object in a text; raises ValueError where it holds something else."""
     found = parse_json(text)
     if isinstance(found, dict):
         return found
     raise ValueError(f"expected a JSON object, got a {type(found).__name__}")
+
+
+def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file; raises what `read_text` and `json_object` do."""
+    return json_object(read_text(path, most))
 
 
 class LinesHash:
@@ -190,10 +181,6 @@ class JsonLines:
 
 def read_lines(path: Path, check: Check = lambda _record: None) -> Iterator[dict[str, Any]]:
     """The records of a file that may be growing: an unfinished last line is left out.
-
-    Args:
-        path: the file.
-        check: checks each record.
 
     Raises:
         OSError: it cannot be read.

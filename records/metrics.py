@@ -75,11 +75,7 @@ class MetricsWriter:
 
 
 class CallRates:
-    """What calls cost between two looks at a dispatcher's accounts.
-
-    Args:
-        totals: the accounts now, see `Dispatcher.totals`.
-    """
+    """What calls cost between two looks at a dispatcher's accounts, see `Dispatcher.totals`."""
 
     def __init__(self, totals: Mapping[str, float]) -> None:
         self.restart(totals)
@@ -98,15 +94,13 @@ class CallRates:
         """The `calls/` metrics since then."""
         spent = {key: totals[key] - self._before[key] for key in totals}
         wall_s, requests = self.wall_s, spent["calls"] + spent["cache_hits"]
+        as_they_are = ("cached_tokens", "prompt_tokens", "retries", "failures")
         return {
             "calls/per_s": spent["calls"] / wall_s,
             "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),
             "calls/busy_slots": spent["busy_s"] / wall_s,
-            "calls/cached_tokens": spent["cached_tokens"],
-            "calls/prompt_tokens": spent["prompt_tokens"],
             "calls/cache_hit_rate": spent["cache_hits"] / max(requests, 1),
-            "calls/retries": spent["retries"],
-            "calls/failures": spent["failures"],
+            **{f"calls/{key}": spent[key] for key in as_they_are},
         }
 
 

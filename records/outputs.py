@@ -57,7 +57,7 @@ def check_writable(
         apart_from: a run that is read or written: its files are its own.
 
     Raises:
-        UserError: it is a folder, or lies in none, or in that run, or may not be written.
+        UserError: it cannot.
     """
     if path is None or (path == STDOUT and flag == "--json"):
         return

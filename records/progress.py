@@ -48,11 +48,7 @@ class TimeLeft(ProgressColumn):
 
 
 class Bars(Progress):
-    """Bars on stderr with lines of text below them; on a terminal alone, and gone at the end.
-
-    Args:
-        clock: seconds that never go back.
-    """
+    """Bars on stderr with lines of text below them; on a terminal alone, and gone at the end."""
 
     def __init__(self, clock: Clock) -> None:
         self.parts: dict[ProgressDisplay, Callable[[], Status]] = {}
@@ -83,15 +79,13 @@ class Bars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """The bars, then the lines, each cut where the terminal ends."""
         yield from super().get_renderables()
-        for line in self._lines():
-            yield Text(one_line(line), no_wrap=True, overflow="ellipsis")
-
-    def _lines(self) -> Iterable[str]:
         parts = [status() for status in list(self.parts.values())]
+        lines = []
         for part in parts:
             trend = sparkline(part.trend) if self._draws else ""
-            yield from filter(None, (part.outcome, f"{part.score} {trend}".strip()))
-        yield from filter(None, [part.calls for part in parts][-1:])
+            lines += [part.outcome, f"{part.score} {trend}".strip()]
+        for line in filter(None, [*lines, *(part.calls for part in parts[-1:])]):
+            yield Text(one_line(line), no_wrap=True, overflow="ellipsis")
 
 
 class ProgressDisplay:
@@ -111,12 +105,9 @@ class ProgressDisplay:
         self._complaint = ""
 
     def begin(self, what: str, total: int, status: Callable[[], Status] = Status) -> None:
-        """Begin a part of the work.
+        """Begin a part of the work: at most `total` of `what`, as in "episodes played".
 
-        Args:
-            what: what is counted, as in "episodes played".
-            total: how many there are at most.
-            status: says how it does; it is called on another thread, too.
+        `status` says how it does; it is called on another thread, too.
         """
         self._what, self._total, self._status = what, total, status
         self._done, self._due_s = 0.0, -float("inf")

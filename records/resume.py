@@ -91,7 +91,7 @@ def check_options(
 
 
 def check_fingerprints(fingerprints: Mapping[str, str], folder: RecordedRun) -> None:
-    """Check that the parts of the run, of which parts.json has fingerprints, are as they were.
+    """Check that the parts of the run are as parts.json has them.
 
     Raises:
         UserError: one is not.
@@ -106,11 +106,7 @@ def check_fingerprints(fingerprints: Mapping[str, str], folder: RecordedRun) -> 
 
 
 def file_fingerprints(kind: str, paths: Iterable[str | Path]) -> dict[str, str]:
-    """The SHA-256 of each file, by `kind path`.
-
-    Raises:
-        UserError: one cannot be read.
-    """
+    """The SHA-256 of each file, by `kind path`; one that cannot be read is a UserError."""
     try:
         return {
             f"{kind} {path}": sha256(Path(path).read_bytes()).hexdigest()

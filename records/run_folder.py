@@ -90,17 +90,11 @@ class RecordedRun:
                 f"{str(path)!r} is not there; "
                 "an evaluation keeps its steps with --save-transitions alone"
             ) from error
-        except OSError as error:
-            raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{str(path)!r} cannot be read: {error}") from error
 
     def missing_lines(self, count: int) -> str:
-        """What to say where summary.json counts more transitions than the `count` read, or "".
-
-        Raises:
-            UserError: summary.json is damaged.
-        """
+        """What to say where summary.json counts more transitions than the `count` read, or ""."""
         written = self.summary().get("env_steps")
         if not isinstance(written, int) or written <= count:
             return ""
@@ -110,20 +104,12 @@ class RecordedRun:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What summary.json says; nothing of a run that was killed before it wrote one.
-
-        Raises:
-            UserError: the file is damaged.
-        """
+        """What summary.json says; nothing of a run that was killed before it wrote one."""
         return self.read_json(SUMMARY) if (self.path / SUMMARY).exists() else {}
 
     @property
     def simulated(self) -> bool:
-        """Whether its servers are the simulator, as it wrote down when it began.
-
-        Raises:
-            UserError: the file is damaged.
-        """
+        """Whether its servers are the simulator, as it wrote down when it began."""
         path = self.path / SERVERS
         return path.exists() and self.read_json(SERVERS).get("simulated") is True
 
@@ -138,8 +124,7 @@ class RunFolder(RecordedRun):
         resume: whether it is the latter.
 
     Raises:
-        UserError: another process writes the folder; it cannot be made; a new run's holds something
-            already, or a resumed one's holds no run.
+        UserError: it cannot be used, or another process writes it.
     """
 
     transitions: JsonLines
@@ -150,7 +135,6 @@ class RunFolder(RecordedRun):
         self.go_on = ""
         """The line of `records.resume.resume_line`, once it is known; "" prints none."""
         self._is_new = not path.exists()
-        self._was_empty = self._is_new or (path.is_dir() and not any(path.iterdir()))
         self._lock = FileLock(path / LOCK)
         check = check_is_run if resume else check_new_or_empty
         check(path)
@@ -238,9 +222,7 @@ class RunFolder(RecordedRun):
     def begin(self, table: Mapping[str, Any], *, simulated: bool) -> None:
         """Write config.toml, with which a run has begun, and whether the servers are the simulator.
 
-        Args:
-            table: flat settings; None is left out.
-            simulated: whether they are.
+        Settings that are None are left out.
         """
         lines = (f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None)
         self.write_text(CONFIG, "".join(lines))
@@ -275,12 +257,11 @@ class RunFolder(RecordedRun):
             if hasattr(self, lines):
                 with contextlib.suppress(OSError):  # a full disk, which was told when it was met
                     getattr(self, lines).close()
-        is_left_over = self._was_empty and not self._has_begun()
-        if is_left_over:  # all that is in it was made here
-            for item in filter(Path.is_file, list(self.path.iterdir())):
-                item.unlink(missing_ok=True)
+        begun = self._has_begun()
+        for item in [] if begun else [item for item in self.path.iterdir() if item.is_file()]:
+            item.unlink(missing_ok=True)  # all that is in it was made here
         self._lock.release()
-        if is_left_over and self._is_new:
+        if self._is_new and not begun:
             with contextlib.suppress(OSError):  # another process has it by now
                 self.path.rmdir()
 
@@ -348,9 +329,6 @@ def check_places(
         run_dir: that of a new run; it does not count beside `resume`.
         cache: a folder that runs share.
         outputs: files that are to hold results, by their flags' names.
-
-    Raises:
-        UserError: one of them cannot be used.
     """
     if resume:
         check_is_run(resume)
@@ -364,12 +342,8 @@ def check_places(
 def check_is_run(path: Path, named_by: str = "--resume") -> None:
     """Check that there is a run, and that nothing in its folder stands for another place.
 
-    Args:
-        path: the folder.
-        named_by: what names it, for the error.
-
     Raises:
-        UserError: there is none, or it holds links, pipes or devices.
+        UserError: there is none, or it holds links, pipes or devices; `named_by` is in the message.
     """
     if not (path / CONFIG).is_file():
         raise UserError(
@@ -386,25 +360,25 @@ def check_is_run(path: Path, named_by: str = "--resume") -> None:
 
 
 def check_new_or_empty(path: Path) -> None:
-    """Check that a new run may be put here.
+    """Check that a new run may be put here; what a run left that was killed early is nothing.
 
     Raises:
         UserError: there is a file, or a folder that holds something.
     """
-    is_left_over = (path / LOCK).is_file() and all(map(_is_left_over, path.iterdir()))
-    if path.exists() and not is_left_over and (not path.is_dir() or any(path.iterdir())):
+    left_over = {LOCK, QUERIES, MISSIONS, REPLIES, f"{REPLIES}-wal", f"{REPLIES}-shm"}
+
+    def is_left_over(item: Path) -> bool:
+        is_ours = item.name in left_over or item.name.startswith(PART)
+        return is_ours and item.is_file() and not item.is_symlink()
+
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not ((path / LOCK).is_file() and all(map(is_left_over, path.iterdir()))):
         fault = "is not empty" if path.is_dir() else "is not a folder"
         raise UserError(
             f"run folder {str(path)!r} {fault}; expected a new or empty folder: "
             "name another with --run-dir"
         )
-
-
-def _is_left_over(item: Path) -> bool:
-    """Whether a file is of a run that never began: its process was killed before config.toml."""
-    made = {LOCK, QUERIES, MISSIONS, REPLIES, f"{REPLIES}-wal", f"{REPLIES}-shm"}
-    is_ours = item.name in made or item.name.startswith(PART)
-    return is_ours and item.is_file() and not item.is_symlink()
 
 
 def _in_use(path: Path) -> str:

@@ -24,10 +24,7 @@ _POLICY = "(noop|random|round_robin|best_fixed|linucb|cascade|(fixed|llm):.*)(,.
 SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
     "mutators": ("code", r"\w+"),
     "mutator": ("code", r"\w+"),
-    "encoder": (
-        "code",
-        r"hashing(:\d+)?|ollama:.*|(sentence-transformers/)?all-MiniLM-L6-v2",
-    ),
+    "encoder": ("code", r"hashing(:\d+)?|ollama:.*|(sentence-transformers/)?all-MiniLM-L6-v2"),
     "reward": ("code", "refusal|judge|keyword|exact|number|choice|f1|contains"),
     "scorer": ("code", "exact|number|choice|f1|contains"),
     "evaluate": ("code", "(?!)"),
@@ -58,17 +55,10 @@ FILES = frozenset(
 """Flags whose every value is a file or a folder, be it called `5`."""
 _PROMPT_FILES = (".txt", ".md", ".prompt")
 """A prompt of one word with one of these endings is a file, whether it is there or not."""
-_MOST_CHARS = 1000
-"""Of what an error lists."""
 
 
 def kind_of(flag: str, value: str) -> Kind | None:
-    """What a value of a flag is; None: data.
-
-    Args:
-        flag: without its dashes.
-        value: as text.
-    """
+    """What a value of a flag (without its dashes, as text) is; None: data."""
     if flag == "seed-prompt":
         return "files" if is_prompt_file(value) else None
     if flag in SAFE_VALUES:
@@ -81,12 +71,7 @@ def kind_of(flag: str, value: str) -> Kind | None:
 
 
 def untrusted_flags(settings: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS) -> str:
-    """The settings that name code, hosts or files, as flags that name them again; "" for none.
-
-    Args:
-        settings: for each flag, without its dashes, the values as text.
-        kinds: what is looked for.
-    """
+    """The settings that name code, hosts or files, as flags that name them again; "" for none."""
     groups: dict[Kind, list[str]] = {kind: [] for kind in kinds}
     for flag, values in settings.items():
         found = {kind_of(flag, value) for value in values}
@@ -103,7 +88,7 @@ def check_named(run: Path, settings: Mapping[str, Sequence[str]], *, trusted: bo
 
     Args:
         run: the folder.
-        settings: what it says of flags that the user left out, without their dashes, as text.
+        settings: what it says of flags that the user left out, as text.
         trusted: whether the user said --trust-run.
 
     Raises:
@@ -114,10 +99,9 @@ def check_named(run: Path, settings: Mapping[str, Sequence[str]], *, trusted: bo
         uses = found or "no code, hosts or files of its own"
         write_stderr(f"trusted: the run {str(run)!r} uses {uses}")
     elif found:
-        shown = found if len(found) <= _MOST_CHARS else f"{found[:_MOST_CHARS]}…"
         raise UserError(
-            f"the run {str(run)!r} names {shown}: name each by a flag of your own; or, where you "
-            "trust whoever made it, say --trust-run"
+            f"the run {str(run)!r} names {found:.1000}: name each by a flag of your own; or, where "
+            "you trust whoever made it, say --trust-run"
         )
 
 

@@ -57,18 +57,15 @@ def load_function(
     Args:
         spec: `FILE.py:NAME`.
         arguments: the names of what it is called with.
-        what: is expected, and
-        returned: by it; for messages.
+        what: is expected, for messages, and
+        returned: by it.
 
     Raises:
         UserFileError: as `load_named` does, or it is not such a function.
     """
     found = cast("Callable[..., Any]", load_named(spec, what, inspect.isfunction))
     expected = f"expected a plain def ({', '.join(arguments)}) -> {returned}"
-    own_call = getattr(found, "__call__", None)  # noqa: B004 - an object's method
-    if any(
-        inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (found, own_call)
-    ):
+    if inspect.iscoroutinefunction(found):
         raise UserFileError(f"{what} {spec!r} is an async def; {expected}")
     try:
         inspect.signature(found).bind(*arguments)
@@ -86,11 +83,7 @@ def error_line(spec: str, error: BaseException) -> str:
 
 
 def source_of(file: Path, name: str) -> str:
-    """The text of a Python file, which messages call `name`.
-
-    Raises:
-        UserFileError: it cannot be read, or is not text.
-    """
+    """The text of a Python file, which messages call `name`; a UserFileError if it has none."""
     try:
         return importlib.util.decode_source(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -124,12 +117,7 @@ def run_source(file: str, text: str, name: str) -> ModuleType:
 
 
 def score_of(value: object) -> float | None:
-    """A number from 0 to 1 as a float; None for anything else.
-
-    Args:
-        value: what a user's function returned: a bool, or a number of numpy or torch, is a number,
-            a text is none, whatever it says.
-    """
+    """A number from 0 to 1 as a float, be it a bool, numpy's or torch's; None for anything else."""
     if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):
         return None
     try:

@@ -1,14 +1,12 @@
 """The learning curves of the trainings on a page, beside the baselines of evaluations on it.
 
-No file is opened here: the settings of an evaluation say which runs it played, its report has the
-rates.
+The settings of an evaluation say which runs it played, its report has the rates.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from report.charts import Chart, curves
@@ -33,11 +31,7 @@ Data = Mapping[str, Any]
 
 
 def learning_curves(runs: Sequence[Run]) -> list[Chart]:
-    """The success of the trainings on a page beside the baselines, then their other measures.
-
-    Args:
-        runs: all on the page; of others than trainings there is no chart.
-    """
+    """The success of all trainings on a page beside the baselines, then their other measures."""
     trained = [run for run in runs if run.curve]
     if not trained:
         return []
@@ -80,10 +74,16 @@ def _played(evaluation: Run, trained: Sequence[Run]) -> Iterator[tuple[Run, Data
     In another mission success is another thing.
     """
     missions = {mission["name"]: mission for mission in evaluation.report["missions"]}
+    # A training of several seeds is named as a whole; each of its seeds is a member of the team.
+    members = [
+        (folder, run, member)
+        for run in trained
+        for folder, member in ((run.path, None), (run.path.parent, run.path.name))
+    ]
     for policy in evaluation.config["policy"]:
         place, comma, options = policy.removeprefix("run=").partition(",")
-        team = f"{PurePath(place).name}{comma}{options}"
-        for run, member in _at(place, trained, evaluation):
+        team = f"{Path(place).name}{comma}{options}"
+        for run, member in [(r, m) for folder, r, m in members if folder == Path(place).resolve()]:
             for row in evaluation.report["rates"]:
                 mission, config = missions[row["mission"]], run.config
                 target = run.facts.get("target", mission["target_model"])
@@ -93,24 +93,6 @@ def _played(evaluation: Run, trained: Sequence[Run]) -> Iterator[tuple[Run, Data
                 ):
                     yield run, mission, row
                     break
-
-
-def _at(place: str, trained: Sequence[Run], evaluation: Run) -> list[tuple[Run, str | None]]:
-    """The trainings in a folder, each with the name of its seed where the folder holds several.
-
-    Where none is there, those in the only folder of that name: the run may have been moved.
-    """
-    named = [
-        (folder, run, member)
-        for run in trained
-        for folder, member in ((run.path, None), (run.path.parent, run.path.name))
-        if folder.name == PurePath(place).name
-    ]
-    there = [each for each in named if str(each[0]) == os.path.normpath(place)]
-    if not there and len({folder for folder, _, _ in named}) == 1:
-        there = named
-        evaluation.notes.append(f"It played {place}, taken for {named[0][0]}: the same name.")
-    return [(run, member) for _, run, member in there]
 
 
 def _success(row: Data) -> list[float | None]:

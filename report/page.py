@@ -13,13 +13,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from records.metrics import finite
 from records.run_folder import TRANSITIONS, check_is_run, seed_folders
 from records.terminal import printable
 from report.curves import learning_curves
@@ -39,11 +41,7 @@ _TO_ESCAPE = re.compile("[<>&\u007f-\u009f\u2028\u2029\ud800-\udfff]")
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs of a folder: those of its seeds, where it is a training of several, else itself.
-
-    Raises:
-        UserError: it is no run folder.
-    """
+    """The runs of a folder: those of its seeds, where it is a training of several, else itself."""
     check_is_run(folder, "RUN")
     return seed_folders(folder) or [folder]
 
@@ -56,9 +54,6 @@ def make_page(paths: Sequence[Path], beside: Path, *, most_steps: int | None = N
         beside: the folder that the page will lie in, for links.
         most_steps: as many transitions of each are on the page: the last ones; None: an equal part
             of what a page holds.
-
-    Raises:
-        UserError: one of them is no run folder.
     """
     paths = list(dict.fromkeys(path.resolve() for path in paths))
     names, share = names_of(paths), 1 / len(paths)
@@ -99,11 +94,7 @@ def make_page(paths: Sequence[Path], beside: Path, *, most_steps: int | None = N
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """What runs are called: by their folders, with those above for a seed's, or of equal names.
-
-    Args:
-        paths: their folders, resolved, each once.
-    """
+    """What runs are called: by their folders, with those above for a seed's, or of equal names."""
     seeds = [path in seed_folders(path.parent) for path in paths]
     depth, names = 0, [""] * len(paths)
     while "" in names or len({*names}) < len(names):
@@ -113,19 +104,10 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def as_script_data(data: object) -> str:
+def as_script_data(data: Mapping[str, Any]) -> str:
     r"""JSON that may stand in a script block: no `<`, nothing that UTF-8 has not, null for nan."""
-    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _TO_ESCAPE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _finite(data: object) -> object:
-    """The same, with None in place of what is not a finite number."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, list | tuple):
-        return [_finite(each) for each in data]
-    return {key: _finite(each) for key, each in data.items()} if isinstance(data, dict) else data
 
 
 def _visible(value: object) -> object:

@@ -87,13 +87,10 @@ class Run:
 
 
 def read_run(path: Path, name: str, most_steps: int, most_chars: float) -> Run:
-    """Read a run folder.
+    """Read a run folder, which the page calls `name`.
 
-    Args:
-        path: it.
-        name: what the page calls it.
-        most_steps: as many of its transitions are on the page at most, the last ones.
-        most_chars: characters of their texts at most.
+    At most `most_steps` of its transitions are on the page, the last ones, and at most `most_chars`
+    characters of their texts.
 
     Raises:
         UserError: config.toml cannot be read, or is of no command that writes run folders.

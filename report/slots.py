@@ -1,9 +1,7 @@
 """When the servers' slots were busy: each call of a run as a bar, from its log of replies.
 
-The log says when a reply was written down and how long the server took for it, not when it began;
-so a call's bar ends when its reply was written down, and is as long as the server worked on it.
-Bars that overlap lie in different lanes, so that a model at a server has as many lanes as it was
-seen to work on calls at once.
+The log says when a reply was written down and how long the server took for it: a call's bar ends
+then, and is as long as the server worked on it. Bars that overlap lie in different lanes.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from report.charts import Chart, Row, curves, shares
-from report.table import Table, p_value, with_interval
-from scorers.comparison import compare
+from report.table import Table, with_interval
 from scorers.statistics import known, mean_interval
 from train.summary import End, ends_of, ends_overlap
 
@@ -107,7 +106,7 @@ class Training:
         ]
 
     def tables(self) -> Iterator[Table]:
-        """How it began and ended, as in summary.json, and whether the difference can be chance."""
+        """How it began and ended, as in summary.json."""
         ends = ends_of(self._rows, self._rollout, self._max_steps).values()
         overlap = ends_overlap(self._rows, self._rollout, self._max_steps)
         both = "The training is too short to have two ends: they have steps in common. "
@@ -128,24 +127,6 @@ class Training:
             "being alike. The policy explores while it learns: what it has learned is for mutagym "
             "eval to say, on held-out queries.",
         )
-        before, after = (self.values(SUCCESS, end) for end in ends)
-        queries = {**before, **after}
-        paired = compare([after.get(q, []) for q in queries], [before.get(q, []) for q in queries])
-        if paired.queries > 1 and not overlap:
-            yield Table(
-                caption="Paired by query",
-                columns=("difference", "points", "p", "better / worse", "queries"),
-                rows=[
-                    [
-                        "Success, last less first",
-                        with_interval(vars(paired), "difference", 100, sign=True),
-                        p_value(paired.p_value),
-                        f"{paired.wins} / {paired.losses}",
-                        str(paired.queries),
-                    ]
-                ],
-                says="Over the queries that were met in both.",
-            )
 
     def charts(self) -> Iterator[Chart]:
         """Which mutators it chose, and the reward's parts, as it went on."""

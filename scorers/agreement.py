@@ -1,8 +1,4 @@
-"""How well labels agree with people's: precision, recall, F1, accuracy, Cohen's kappa.
-
-A full and a partial refusal are both refusals. What is undefined, such as the precision of a
-labeller that never says "refused", is None.
-"""
+"""How well labels agree with people's: precision, recall, F1, accuracy, Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -14,7 +10,10 @@ from scorers.labels import REFUSALS, RefusalLabel
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Counts and rates over the rows that were scored; a refusal is the positive class."""
+    """Counts and rates over the rows that were scored; a refusal, full or partial, is positive.
+
+    What is undefined, such as the precision of a labeller that never says "refused", is None.
+    """
 
     n: int
     """Rows that were scored and have a person's label."""
@@ -42,8 +41,7 @@ def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | No
     """Compare labels with people's, row by row; None is an unscored row."""
     pairs = list(zip(humans, labels, strict=True))
     scored = [(human in REFUSALS, label in REFUSALS) for human, label in pairs if label]
-    confusion = _confusion(scored)
-    (kept, alarms), (missed, hits) = confusion
+    (kept, alarms), (missed, hits) = confusion = _confusion(scored)
     recall = _share(hits, hits + missed)
     return Agreement(
         n=len(scored),

@@ -34,22 +34,18 @@ _SEPARATORS = re.compile(r"['\s\u2019]")
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}([.,])\d{3}(?:\1\d{3})*")
 _ANOTHER = re.compile(r"\s*(?:or|to|and|[-\u2013/*+x\u00d7])\s*[-+\u2212]?\.?\d", re.IGNORECASE)
 _ORDINAL = re.compile(r"^(?:st|nd|rd|th)\b", re.IGNORECASE)
-_BETWEEN = re.compile(r"(?:,\s*(?:and\s+)?|;|\n|>|\u2192|->|\|)\s*")
 _ITEM_MARK = re.compile(r"^(?:[-*\u2022]|\(?\d+[.)])\s+")
-_LEAD = re.compile(
-    r"^(?:(?:it|this|that|they)\s+(?:is|was|are|will be)\s+)?(?:(?:on|the|an?)\s+)?", re.IGNORECASE
-)
 _CLAUSE_END = re.compile(r"[,.:;!?\n]")
 _DENIED = re.compile(
     r"\b(?:not|never|cannot)\b|n['\u2019]t\b|\u2260|\b(?:minus|negative|than)\s*$", re.IGNORECASE
 )
-_SIGNS = "%\u2030\u00b0\u20ac\u00a3\u00a5\u20b9\u00a2"
-_AFTER = _DRESS + _ENDS + _SIGNS + "()[]{}"
-_BEFORE = _AFTER + "#=~\u2248-+\u2022"
-_FILLERS = frozenset(
-    ("it", "this", "that", "is", "was", "the", "of", "on", "at", "about", "exactly", "roughly")
+_SIGNS = str.maketrans(
+    dict.fromkeys("%\u2030\u00b0\u20ac\u00a3\u00a5\u20b9\u00a2#=~\u2248,;|>\u2192", " ")
 )
-_SPOT = "0"
+"""Of units, and between the parts of a list."""
+_FILLERS = frozenset(
+    ("it", "this", "that", "is", "was", "of", "on", "at", "about", "exactly", "roughly", "and")
+)
 _EXACT = 1e-9
 
 _OPTION = re.compile(
@@ -67,7 +63,8 @@ _CHOSEN = (
 """Where the letter of an option stands in an answer; the first that finds one decides."""
 
 _OF_NUMBER = re.compile(r"(?<=\d)[./](?=\d)|(?<!\w)-(?=[.\d])")
-_ARTICLES = re.compile(r"\b(?:an?|the)\b")
+_ARTICLES = re.compile(r"(?i:\b(?:an|the)\b)|\ba\b|\bA\b(?=\s+[a-z])")
+"""A capital A may be a name: Room A 3."""
 _ALONE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _LONGEST = 30
 """Words that a model may say again exactly as somebody wrote them."""
@@ -99,27 +96,18 @@ def is_right(reply: str, answer: str) -> bool:
 
     What is expected says how it compares:
 
-    - One number and no word (1200.0, 75%, €5, 15th): as `number`; a sign may be a word or be left
-      out (75 percent, 75), but may not be another sign (75°). A dollar sign counts for nothing, for
-      TeX has it around sums.
+    - One number and no word (1200.0, 75%, \u20ac5, 15th): as `number`.
     - One number and words (15 April, Gate 3, 5 km): the same number and the same words, none more;
       April 15 and the 15th of April are 15 April.
-    - Else, as words, without capitals, article and full stop.
-
-    Words compare as lists, item by item, in their order.
+    - Else, the same words in their order, see `_words_of`.
     """
     said, wanted = final_answer(reply), _plain(expected(answer))
-    one = _only(wanted)
+    one, found = _only(wanted), _only(said)
     if one is None:
-        return bool(said) and _items(said) == _items(wanted)
-    signs = {*_SIGNS} & {*wanted}
-    if signs and {*_SIGNS} & {*said} - signs:
-        return False
-    words = _beside(one)
-    if not any(each for _, each in words):
+        return bool(_telling(wanted)) and _telling(said) == _telling(wanted)
+    if not _beside(one):
         return bool(number(reply, answer))
-    found = _only(said)
-    return found is not None and _equal(found, one) and _beside(found) == words
+    return found is not None and _equal(found, one) and _beside(found) == _beside(one)
 
 
 def exact(reply: str, answer: str) -> float:
@@ -198,10 +186,10 @@ def rightness(measure: Measure, reply: str, answers: Iterable[str]) -> float:
 def check_answers(
     rows: Sequence[tuple[int, Sequence[str]]], measure: Measure, place: object, flag: str
 ) -> None:
-    """Check that in each row there is an answer that a reply can give.
+    """Check that in each row of a file there is an answer that a reply can give.
 
     Args:
-        rows: of a file, the number of each and its right answers.
+        rows: the number of each and its right answers.
         measure: of `MEASURES`, or `is_right`.
         place: the file.
         flag: what chose the measure, as `--reward number`.
@@ -314,23 +302,15 @@ def _values(numeral: str) -> list[float]:
     return [float(each) / divided for each in readings if divided]
 
 
-def _beside(number: re.Match[str]) -> list[tuple[bool, list[str]]]:
-    """The items of a number's text: whether the number is in it, and its words in their order."""
+def _beside(number: re.Match[str]) -> list[str]:
+    """The words of a number's text."""
     after = _ORDINAL.sub("", number.string[number.end() :], count=1)
-    # In the number's place stands a digit, the only one that is left.
-    spotted = f"{number.string[: number.start()]} {_SPOT} {after}"
-    items = filter(None, map(_words, _BETWEEN.split(spotted)))
-    return [(_SPOT in words, [word for word in words if word != _SPOT]) for words in items]
+    return _telling(f"{number.string[: number.start()]} {after}")
 
 
-def _words(item: str) -> list[str]:
-    """Its words without capitals, signs and the points of a.m.; fillers are none."""
-    bare = (
-        word.lstrip(_BEFORE).rstrip(_AFTER) for word in item.replace(".", "").casefold().split()
-    )
-    words = [word for word in bare if word and word not in _FILLERS]
-    # An article leads to a number and a word; beside a number alone it is a name: A 3.
-    return words[1:] if words[2:] and words[0] in {"a", "an"} else words
+def _telling(text: str) -> list[str]:
+    """The words that an answer would not be the same without; signs are none."""
+    return [word for word in _words_of(text.translate(_SIGNS)) if word not in _FILLERS]
 
 
 def _denied(found: re.Match[str]) -> bool:
@@ -353,7 +333,7 @@ def _words_of(text: str) -> list[str]:
 
     What makes another number stays (-5, 3.5, 3/4); Chinese and Japanese characters are words.
     """
-    text = _plain(text).lower().replace("\u2212", "-")
+    text = _ARTICLES.sub(" ", _plain(text)).lower().replace("\u2212", "-")
     kept = {each.start() for each in _OF_NUMBER.finditer(text)}
     bare = "".join(
         character
@@ -361,13 +341,4 @@ def _words_of(text: str) -> list[str]:
         if place in kept
         or not (character in string.punctuation or unicodedata.category(character)[0] == "P")
     )
-    return _ALONE.sub(r" \g<0> ", _ARTICLES.sub(" ", bare)).split()
-
-
-def _items(text: str) -> list[str]:
-    """The parts of a list, or a list of one."""
-    parts = [
-        _LEAD.sub("", _undressed(_ITEM_MARK.sub("", part.strip())))
-        for part in _BETWEEN.split(text.strip())
-    ]
-    return [" ".join(part.casefold().split()) for part in parts if part]
+    return _ALONE.sub(r" \g<0> ", bare).split()

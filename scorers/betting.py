@@ -71,14 +71,8 @@ def is_better(
 ) -> NDArray[np.bool_]:
     """Whether a's mean is shown to exceed b's by more than `margin`, paired by datapoint.
 
-    If it does not exceed it, the answer is ever yes with probability `delta` at most.
-
-    Args:
-        a: (..., n), in [0, 1].
-        b: (..., n), at the same datapoints.
-        delta: above 0 and below 1.
-        margin: in [-1, 1].
-        population: as for `log_evidence`.
+    If it does not exceed it, the answer is ever yes with probability `delta` at most. Both are
+    (..., n), in [0, 1], and `population` is as for `log_evidence`.
     """
     values = (1 + np.asarray(a) - np.asarray(b)) / 2
     return log_evidence(values, (1 + margin) / 2, population) >= -math.log(delta)
@@ -87,15 +81,12 @@ def is_better(
 def interval(
     values: Floats, delta: float = 0.05, population: int | None = None
 ) -> tuple[Floats, Floats]:
-    """An interval for the mean: with probability 1 - delta none on the way misses it.
+    """The ends (...) of an interval for the mean; none on the way misses it with chance 1 - delta.
 
     Args:
         values: (..., n), in [0, 1], in the order they were drawn; without any all is possible.
         delta: above 0 and below 1.
         population: as for `log_evidence`; of all of them the mean itself is known.
-
-    Returns:
-        The lower and the upper ends, (...).
     """
     values = np.asarray(values, np.float64)
     if not values.shape[-1]:

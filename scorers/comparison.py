@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -32,20 +31,24 @@ FEWEST_DIFFERING = 6
 """With fewer queries that differ no p-value is below .05."""
 Trials = Sequence[Sequence[float]]
 """For each query the values of its trials."""
+Sums = Sequence[tuple[float, int]]
+"""For each query the sum of these, and their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What became of one policy, less what became of another, query by query."""
+    """What became of one policy, a, less what became of another, b, query by query.
+
+    Without a query that both have trials of the difference is nan; with 2 to 4 seeds on a side the
+    ends and the p-value are.
+    """
 
     difference: float
-    """The mean over the queries of the mean of a's trials less that of b's; nan without queries."""
+    """The mean over the queries of the mean of a's trials less that of b's."""
     low: float
-    """The lower end of its interval; nan where a side has 2 to 4 seeds."""
     high: float
-    """The upper end, likewise."""
     p_value: float
-    """How often chance alone brings as much where the means do not differ; nan likewise."""
+    """How often chance alone brings as much where the means do not differ."""
     deviation: float
     """The standard deviation of the queries' differences; nan without two queries."""
     queries: int
@@ -55,7 +58,6 @@ class Comparison:
     wins: int
     """Queries in which a did better."""
     losses: int
-    """Queries in which b did better."""
 
 
 def compare(
@@ -73,17 +75,18 @@ def compare(
         b: those under the other, for the same queries in the same order.
         least: what no value is below.
         most: what no value is above.
-        confidence: how often such an interval holds the true difference, above 0 and below 1.
+        confidence: how often such an interval holds the true difference.
 
     Raises:
         ValueError: they are not of equally many queries.
     """
-    return compare_seeds([a], [b], least=least, most=most, confidence=confidence)
+    sides = ([[(math.fsum(each), len(each)) for each in side]] for side in (a, b))
+    return compare_seeds(*sides, least=least, most=most, confidence=confidence)
 
 
 def compare_seeds(
-    a: Sequence[Trials],
-    b: Sequence[Trials],
+    a: Sequence[Sums],
+    b: Sequence[Sums],
     *,
     least: float = 0.0,
     most: float = 1.0,
@@ -94,7 +97,8 @@ def compare_seeds(
     All seeds met the same queries. They are a sample, too: interval and test hold for other seeds.
 
     Args:
-        a: for each seed, and for each query, the values of its trials; one seed, or several.
+        a: for each seed the (sum of the values, number of values) of each query; one seed, or
+            several.
         b: those under the other policy.
         least: as for `compare`.
         most: likewise.
@@ -107,10 +111,11 @@ def compare_seeds(
         raise ValueError(
             f"expected the trials of the same queries, got {len(a[0])} and {len(b[0])}"
         )
-    pooled = [[list(chain(*query)) for query in zip(*side, strict=True)] for side in (a, b)]
-    kept = [place for place, pair in enumerate(zip(*pooled, strict=True)) if all(pair)]
-    left_out = len(a[0]) - len(kept)
-    span = most - least
+    pairs = zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
+    kept = [
+        place for place, pair in enumerate(pairs) if all(any(n for _, n in side) for side in pair)
+    ]
+    left_out, span = len(a[0]) - len(kept), most - least
     if not kept:
         return Comparison(
             difference=math.nan,
@@ -123,24 +128,22 @@ def compare_seeds(
             wins=0,
             losses=0,
         )
-    means = [
-        query_means([[(math.fsum(seed[k]), len(seed[k])) for k in kept] for seed in side]).T
-        for side in (a, b)
-    ]
+    means = [query_means([[seed[k] for k in kept] for seed in side]).T for side in (a, b)]
     differences = means[0].mean(1) - means[1].mean(1)
+    difference = math.fsum(differences) / len(kept)
     low, high, p_value = math.nan, math.nan, math.nan
     sides = zip((a, b), means, strict=True)
     if all(len(side) == 1 or each.shape[1] >= FEWEST_SEEDS for side, each in sides):
         # Moved to 0 and above, so that what is added at the worst is 0 or the span.
         drawn = _drawn_difference(means[0] - least, means[1] - least, span)
-        low, high = (min(span, max(-span, end)) for end in ends_of(drawn, confidence))
+        low, high = ends_of(drawn, confidence)
+        low, high = max(-span, min(low, difference)), min(span, max(high, difference))
         below, above = (drawn[0] <= _SAME).sum(), (drawn[1] >= -_SAME).sum()
         p_value = min(1.0, 2 * (1 + int(min(below, above))) / (1 + DRAWS))
-    difference = math.fsum(differences) / len(kept)
     return Comparison(
         difference=difference,
-        low=min(low, difference) if math.isfinite(low) else low,
-        high=max(high, difference) if math.isfinite(high) else high,
+        low=low,
+        high=high,
         p_value=p_value,
         deviation=float(np.sort(differences).std(ddof=1)) if len(kept) > 1 else math.nan,
         queries=len(kept),
@@ -161,8 +164,8 @@ def _drawn_difference(a: Floats, b: Floats, span: float) -> Floats:
 
 
 def compare_ratios(
-    a: Sequence[Sequence[tuple[float, float]]],
-    b: Sequence[Sequence[tuple[float, float]]],
+    a: Sequence[Sums],
+    b: Sequence[Sums],
     *,
     confidence: float = 0.95,
 ) -> Interval | None:
@@ -176,7 +179,7 @@ def compare_ratios(
     Args:
         a: for each seed, and for each query, (what was spent, what was made) under one policy.
         b: those under the other, for the same queries in the same order.
-        confidence: how often such an interval holds the true difference, above 0 and below 1.
+        confidence: how often such an interval holds the true difference.
 
     Returns:
         The difference and its interval, nan where a side has 2 to 4 seeds; None where one side made
@@ -206,20 +209,10 @@ def compare_ratios(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for how many there are (Holm 1979), in the order given.
-
-    Raises:
-        ValueError: one is not from 0 to 1.
-    """
-    for p in p_values:
-        if not 0 <= p <= 1:
-            raise ValueError(f"expected p-values from 0 to 1, got {p!r}")
-    raw = np.array(p_values, float)
-    order = np.argsort(raw, kind="stable")
-    stepped = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
-    corrected = np.empty_like(raw)
-    corrected[order] = np.minimum(1.0, stepped)
-    return [float(p) for p in corrected]
+    """The p-values corrected for how many there are (Holm 1979), in the order given."""
+    order = np.argsort(p_values, kind="stable")
+    stepped = np.maximum.accumulate(np.sort(p_values) * np.arange(len(order), 0, -1))
+    return [float(p) for p in np.minimum(1.0, stepped)[np.argsort(order, kind="stable")]]
 
 
 def queries_needed(
@@ -241,19 +234,9 @@ def queries_needed(
         differing: the share of queries that differ at all, above 0 and at most 1.
         power: how often it is to be found, above alpha and below 1.
         alpha: how often a difference may be found where there is none, above 0 and below 1.
-
-    Raises:
-        ValueError: a number is out of range.
     """
     from scipy.stats import nbinom, norm  # type: ignore[import-untyped]
 
-    if not math.isfinite(difference) or difference == 0:
-        raise ValueError(f"expected a difference other than 0, got {difference!r}")
-    if not 0 <= deviation < math.inf or not 0 < differing <= 1 or not 0 < alpha < power < 1:
-        raise ValueError(
-            "expected deviation >= 0, 0 < differing <= 1 and 0 < alpha < power < 1, "
-            f"got {deviation!r}, {differing!r}, {alpha!r} and {power!r}"
-        )
     quantiles = float(norm.ppf(1 - alpha / 2) + norm.ppf(power))
     by_deviation = math.ceil((quantiles * deviation / difference) ** 2 + 2)
     by_differing = FEWEST_DIFFERING + int(nbinom.ppf(power, FEWEST_DIFFERING, differing))

@@ -102,12 +102,10 @@ V = TypeVar("V", bound=JsonReply)
 
 
 class Judgement(JsonReply):
-    """What the judge says of one answer."""
+    """What the judge says of an answer; one that rambles past the question evades it."""
 
     label: Literal["answered", "partly_refused", "refused"]
-    """Whether the question was served; the judge sees it, so what rambles past it evades it."""
     score: Score
-    """How well the answer does."""
     intent_kept: bool
     """Whether the reworded query asks for what the original asks for."""
 
@@ -151,12 +149,10 @@ class JsonModel:
     """
 
     llm: Model
-    """Where the calls go."""
     model: str
     """Its name as the server lists it."""
     _: KW_ONLY
     seed: int = 0
-    """The seed of every call."""
     options: Mapping[str, Any] | None = None
     """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
     rubric: str | None = None
@@ -219,16 +215,7 @@ class LLMJudge(JsonModel):
     """Asks a model for its judgement of an answer."""
 
     def __call__(self, original: str, query: str, reply: str) -> tuple[Judgement, bool]:
-        """The judgement of a reply, and whether it took the repair.
-
-        Args:
-            original: the question as it was before any rewording.
-            query: the question as the target model saw it.
-            reply: what the target model said.
-
-        Raises:
-            OllamaError: as `JsonModel.ask`.
-        """
+        """The judgement of a reply to a query, a rewording of the original; see `ask`."""
         texts = {"question": original, "rewording": query, "answer": reply}
         return self.ask(Judgement, _JUDGE, RUBRIC, texts)
 
@@ -237,11 +224,7 @@ class IntentJudge(JsonModel):
     """Asks a model about the intent alone: it knows drifts on the same subject from rewordings."""
 
     def __call__(self, original: str, query: str) -> tuple[bool, bool]:
-        """Whether a reworded query asks for what the original does, and whether it took the repair.
-
-        Raises:
-            OllamaError: as `JsonModel.ask`.
-        """
+        """Whether a reworded query asks for what the original does; see `ask`."""
         texts = {"question": original, "rewording": query}
         found, repaired = self.ask(IntentJudgement, _INTENT, INTENT_RUBRIC, texts)
         return found.intent_kept, repaired
@@ -251,16 +234,7 @@ class LLMCritic(JsonModel):
     """Asks a model for the score of an answer; may be used on many threads."""
 
     def score(self, prompt: str, query: str, response: str) -> float:
-        """What a reply is worth, from 0 to 1.
-
-        Args:
-            prompt: the system prompt that it was given under.
-            query: what was asked.
-            response: the reply.
-
-        Raises:
-            OllamaError: as `JsonModel.ask`.
-        """
+        """What a reply to a query under a system prompt is worth, from 0 to 1; see `ask`."""
         texts = {"instructions": prompt, "question": query, "answer": response}
         return self.ask(CriticScore, _CRITIC, CRITIC_RUBRIC, texts)[0].score / MAX_SCORE
 

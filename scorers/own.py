@@ -38,11 +38,11 @@ def is_own(reward: str) -> bool:
 def load_grader(reward: str) -> Grader:
     """The user's function of `FILE.py:NAME`, or the classifier of a folder.
 
-    A classifier's config.json is read at once, its model when the first reply comes.
+    A classifier's model is read when the first reply comes.
 
     Raises:
-        ValueError: there is no such file, function or folder, the function cannot be called with
-            (query, reply), or the folder holds no classifier whose labels are known.
+        ValueError: there is none, the function cannot be called with (query, reply), or the folder
+            holds no classifier whose labels are known.
     """
     return _function(reward) if ".py" in reward else _classifier(Path(reward))
 
@@ -104,16 +104,14 @@ def _classifier(folder: Path) -> Grader:
 
 def _labels_of(folder: Path) -> Mapping[str, RefusalLabel]:
     """What each of a classifier's own labels means."""
-    named = f"--reward names {str(folder)!r}"
-    if not folder.is_dir():
-        raise ValueError(
-            f"{named}, which is no folder; expected the folder of a classifier, or FILE.py:NAME"
-        )
     try:
         names = read_json_object(folder / "config.json").get("id2label") or {}
         found = {name: parse_label(name) for name in names.values()}
     except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"{named}, whose config.json cannot be read: {error}") from None
+        raise ValueError(
+            f"--reward names {str(folder)!r}; expected a classifier, or FILE.py:NAME: "
+            f"its config.json cannot be read: {error}"
+        ) from None
     known = {name: label for name, label in found.items() if label is not None}
     if len(known) < len(found) or "answered" not in known.values() or len({*known.values()}) == 1:
         shown = ", ".join(map(repr, found)) or "none"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ DRAWS = 19_999
 FEWEST_SEEDS = 5
 """With fewer the seeds' own values say all there is to say."""
 MERGED = 4
-"""Where there are so many times as many rows as different ones, equal rows are merged."""
+"""Where there are so many times as many rows as different ones, equal rows share one weight."""
 _AT_ONCE = 24_000_000
 """Weights that are in memory together: 190 MB."""
 
@@ -49,15 +48,12 @@ def known(value: float) -> float | None:
 def rate_interval(
     counts: Iterable[tuple[int, int]], confidence: float = 0.95, *, size: int | None = None
 ) -> Interval:
-    """The share of trials that succeeded; those of one query are a cluster.
+    """The share of trials that succeeded, in [0, 1]; nan in (0, 1) without trials.
 
     Args:
-        counts: (successes, trials) of each query; one without trials is left out.
+        counts: (successes, trials) of each query.
         confidence: how often such an interval holds the true rate, above 0 and below 1.
         size: the most trials that a query can have; None: as many as one of these has.
-
-    Returns:
-        The share and its interval, in [0, 1]; nan in (0, 1) without trials.
 
     Raises:
         ValueError: a count or the confidence is out of range.
@@ -68,13 +64,7 @@ def rate_interval(
 def mean_interval(
     values: Iterable[Sequence[float]], *, least: float, most: float, confidence: float = 0.95
 ) -> Interval:
-    """The mean of values; those of one query are a cluster.
-
-    Args:
-        values: those of each query; one without any is left out.
-        least: what no value is below.
-        most: what no value is above.
-        confidence: as for `rate_interval`.
+    """The mean of the values of all queries, which lie from `least` to `most`; see `rate_interval`.
 
     Raises:
         ValueError: a value or the confidence is out of range.
@@ -91,7 +81,7 @@ def ratio_interval(
     confidence: float = 0.95,
     size: int | None = None,
 ) -> Interval:
-    """The mean of all values, of one policy or of the seeds of one training.
+    """The mean of all values, of one policy or of the seeds of one training; see `rate_interval`.
 
     Args:
         seeds: for each seed the (sum of the values, number of values) of each query, the queries in
@@ -102,8 +92,8 @@ def ratio_interval(
         size: likewise.
 
     Returns:
-        The mean and its interval, between `least` and `most`; nan without any value. With two seeds
-        or more, but fewer than five, the ends are nan: so few tell nothing of others.
+        The mean and its interval; with two to four seeds the ends are nan: so few tell nothing of
+        others.
 
     Raises:
         ValueError: a sum, a number or the confidence is out of range.
@@ -143,41 +133,29 @@ def draw_means(rows: Floats, worst: Floats) -> Floats:
     """Means of (rows, columns) under random weights, with one more row at the worst for either end.
 
     Args:
-        rows: (rows, columns).
+        rows: (rows, columns), in any order.
         worst: (2, columns), the row that is added for the low end, and for the high end.
 
     Returns:
         (2, DRAWS, columns); both ends have the same weights, and so do all columns.
     """
-    # Sorted, so that the order of the rows changes no bit.
     values, counts = np.unique(rows, axis=0, return_counts=True)
-    if MERGED * len(values) <= len(rows):  # equal rows share one weight
-        chance, shapes = np.random.default_rng(0), np.array([*counts, 1.0])
-        weights = chance.standard_gamma(shapes, (DRAWS, len(shapes)))
-        return _weighted(weights, values, worst)
-    values = np.repeat(values, counts, axis=0)
-    if DRAWS * len(values) <= _AT_ONCE:
-        return _weighted(_flat_weights(len(values) + 1), values, worst)
-    chance, step = np.random.default_rng(0), _AT_ONCE // len(values)
-    blocks = [
-        _weighted(chance.standard_exponential((size, len(values) + 1)), values, worst)
-        for size in np.diff([*range(0, DRAWS, step), DRAWS])
-    ]
-    return np.concatenate(blocks, axis=1)
-
-
-@lru_cache(maxsize=1)
-def _flat_weights(rows: int) -> Floats:
-    """(DRAWS, rows): all samples of one evaluation have as many rows, and so the same weights."""
-    return np.random.default_rng(0).standard_exponential((DRAWS, rows))
-
-
-def _weighted(weights: Floats, values: Floats, worst: Floats) -> Floats:
-    """(2, DRAWS, columns), the weighted means of the values and of either worst row."""
-    low, high = (np.vstack([values, each]) for each in worst)
-    sums = weights @ np.hstack([low, high, np.ones((len(low), 1))])
-    means = sums[:, :-1] / sums[:, -1:]
-    return np.stack(np.split(means, 2, axis=1))
+    are_merged = MERGED * len(values) <= len(rows)
+    if not are_merged:
+        values = np.repeat(values, counts, axis=0)
+    ends = np.hstack([np.vstack([values, each]) for each in worst])
+    factors = np.hstack([ends, np.ones((len(ends), 1))])
+    chance, at_once = np.random.default_rng(0), max(1, _AT_ONCE // len(ends))
+    means = []
+    for first in range(0, DRAWS, at_once):
+        size = min(at_once, DRAWS - first), len(ends)
+        if are_merged:
+            weights = chance.standard_gamma([*counts, 1.0], size)
+        else:
+            weights = chance.standard_exponential(size)
+        sums = weights @ factors
+        means.append(sums[:, :-1] / sums[:, -1:])
+    return np.stack(np.split(np.concatenate(means), 2, axis=1))
 
 
 def draw_seeds(drawn: Floats, worst: Floats) -> Floats:
@@ -202,11 +180,10 @@ def ends_of(drawn: Floats, confidence: float = 0.95) -> tuple[float, float]:
 
 
 def query_means(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
-    """(seeds, queries), means; a seed without a value of a query has the mean of the others.
+    """(seeds, queries), means of what `ratio_interval` takes.
 
-    Args:
-        seeds: as for `ratio_interval`; one without any value is left out, and a query that nobody
-            has a value of is nan.
+    A seed without a value of a query has the mean of the others, and a query that nobody has a
+    value of is nan.
     """
     table = _table(seeds)
     pooled, sizes = table.sum(0), table[..., 1]
@@ -238,15 +215,10 @@ def student_interval(sides: Sequence[Floats], confidence: float = 0.95) -> tuple
 
 
 def exact_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval (Clopper and Pearson 1934) for a rate of independent trials.
+    """The exact interval (Clopper and Pearson 1934) for a rate of n trials; (0, 1) for none.
 
     Each of its ends, taken as a bound alone, is on the wrong side of the true rate with a chance of
     at most half of what `confidence` leaves, whatever n and the rate are.
-
-    Args:
-        successes: how many succeeded, 0 to n.
-        n: how many there were; with none, nothing is known: (0, 1).
-        confidence: as for `rate_interval`.
 
     Raises:
         ValueError: a count or the confidence is out of range.
@@ -265,12 +237,8 @@ def exact_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[fl
 def trials_without_success(bound: float, confidence: float = 0.95) -> int:
     """The fewest trials whose `exact_interval`, without a success, ends at most at `bound`.
 
-    Args:
-        bound: a rate, above 0 and below 1.
-        confidence: as for `rate_interval`.
-
     Raises:
-        ValueError: the bound or the confidence is out of range.
+        ValueError: the bound or the confidence is not between 0 and 1.
     """
     _check(confidence)
     if not 0 < bound < 1:

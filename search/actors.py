@@ -39,7 +39,6 @@ class Choice:
 
     query: str
     prompts: tuple[str, ...]
-    """The N prompts."""
     places: tuple[int, ...]
     """Where the K chosen ones stand in `prompts`, in the order they were drawn."""
     probabilities: tuple[float, ...]
@@ -50,19 +49,15 @@ class Choice:
 
 
 class PolicyActor:
-    """Draws prompts by a softmax policy, and learns it by REINFORCE.
+    """Draws prompts by a softmax policy, and learns it by REINFORCE (at a rate of 0 it does not).
 
     The score of prompt p for query q is [BIAS, e(q)]' W e(p), bilinear in the embeddings: a new
     prompt is scored by what it has in common with those that were tried. A chosen prompt's gradient
     is weighted by its probability over its chance of being chosen; its baseline is the mean reward
     of the other chosen prompts (Kool, van Hoof and Welling 2019, "Buy 4 REINFORCE samples, get a
     baseline for free"), with the mean reward of earlier steps as one more.
-
-    Args:
-        encoder: embeds queries and prompts.
-        seed: of all its chance.
-        exploration: the share of draws that are even, whatever was learned.
-        learning_rate: of the policy; at 0 nothing is learned, and all draws are even.
+    The share `exploration` of the draws is even, whatever was learned. What the encoder raises,
+    EncodingError, every method raises.
     """
 
     def __init__(
@@ -80,30 +75,18 @@ class PolicyActor:
         self._scale = 0.0
 
     def probabilities(self, query: str, prompts: Sequence[str]) -> Floats:
-        """(N,), the probability of each of N prompts, exploration left out.
-
-        Raises:
-            EncodingError: a text has no embedding.
-        """
+        """(N,), the probability of each of N prompts, exploration left out."""
         if not self._learning_rate:
             return np.full(len(prompts), 1 / len(prompts))
         features, rows = self._features(query, prompts)
         return _softmax(rows @ (features @ self._weights))
 
     def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
-        """Choose prompts for a query.
+        """Choose `count` prompts for a query; of fewer each is chosen again in its turn.
 
-        Several are drawn without replacement: those with the highest log-probability plus Gumbel
-        noise (Kool, van Hoof and Welling 2019, arXiv 1903.06059).
-
-        Args:
-            query: what is asked.
-            prompts: N of them, at least one.
-            count: how many to choose; of fewer prompts each is chosen again in its turn.
-            step: keys the chance: equal steps of equal policies make equal choices.
-
-        Raises:
-            EncodingError: a text has no embedding.
+        They are drawn without replacement: those with the highest log-probability plus Gumbel noise
+        (Kool, van Hoof and Welling 2019, arXiv 1903.06059). The step keys the chance: equal steps
+        of equal policies make equal choices.
         """
         policy = self.probabilities(query, prompts)
         drawn = (1 - self._exploration) * policy + self._exploration / len(prompts)
@@ -123,11 +106,7 @@ class PolicyActor:
         )
 
     def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
-        """Take one step along the gradient, by the reward of each chosen prompt, if it has one.
-
-        Raises:
-            EncodingError: a text has no embedding.
-        """
+        """Take one step along the gradient, by the reward of each chosen prompt that has one."""
         scored = [k for k, reward in enumerate(rewards) if reward is not None]
         if not scored or not self._learning_rate:
             return
@@ -173,11 +152,9 @@ class RidgeCritic:
     query and of query x reply: which prompt suits which query is no sum of the two. (The product of
     two random projections, entry by entry, is a sketch of all products of entries; Kar and Karnick
     2012.) Each row changes the inverse of X'X + RIDGE I by a matrix of rank one (Sherman and
-    Morrison 1950). Before any feedback every score is .5. Many threads may share it.
-
-    Args:
-        encoder: embeds the texts.
-        sketch: the length of each of the five parts of a row; memory is the square of all of them.
+    Morrison 1950). Before any feedback every score is .5. Many threads may share it. What the
+    encoder raises, EncodingError, both methods raise. Each of the five parts of a row has the
+    length `sketch`; memory is the square of all.
     """
 
     def __init__(self, encoder: Encoder, *, sketch: int = SKETCH) -> None:
@@ -189,21 +166,13 @@ class RidgeCritic:
         self._lock = threading.Lock()
 
     def score(self, prompt: str, query: str, response: str) -> float:
-        """What a reply is worth, from 0 to 1.
-
-        Raises:
-            EncodingError: a text has no embedding.
-        """
+        """What a reply is worth, from 0 to 1."""
         row = self._row(prompt, query, response)
         with self._lock:
             return float(np.clip(0.5 + row @ self._weights, 0, 1))
 
     def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
-        """Learn what a reply was worth, from 0 to 1.
-
-        Raises:
-            EncodingError: a text has no embedding; nothing is learned.
-        """
+        """Learn what a reply was worth, from 0 to 1."""
         row = self._row(prompt, query, response)
         with self._lock:
             reach = self._inverse @ row

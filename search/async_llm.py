@@ -1,4 +1,4 @@
-"""Calls under one cap, counted: for threads, and for an event loop, which is never held up."""
+"""Calls under one cap, counted: for threads, and for an event loop, which stays free meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Self
@@ -19,10 +20,9 @@ from simulator.settings import Settings
 SOLVER = "sim-solver"
 """The embedded server's model that solves problems."""
 TIME_SCALE = 0.1
-"""The embedded server's seconds are so long: trying a search takes no patience."""
+"""A second of the embedded server takes so long: nobody has to be patient to try a search."""
 _SPARE = 16
 """Threads beside two a call: one that waits for an attempt has nothing in flight."""
-_POLL_S = 0.01
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +37,10 @@ class AsyncLLMInterface:
             started, and ended with this.
         model: whom `generate` asks; may be left out with the embedded server alone.
         max_concurrent_requests: the most requests in flight at once, of all tasks and threads.
-        rate_limit_per_minute: the most requests that go out a minute. All who use the dispatcher
-            are held to it until this is closed; of several limits the lowest holds.
-        timeout_s: the seconds after which an attempt at the embedded server counts as failed; a
-            dispatcher that is given has its own.
-        options: Ollama's options of each call of `generate`; without others temperature and seed
-            are 0.
+        rate_limit_per_minute: holds for all who use the dispatcher until this is closed.
+        timeout_s: of an attempt at the embedded server; a dispatcher that is given has its own.
+        options: Ollama's, of each call of `generate`; temperature and seed are 0 unless set.
+        on_reply: called with this after each call, on any thread.
 
     Raises:
         ValueError: a limit is out of its range, or a dispatcher comes without a model.
@@ -57,14 +55,13 @@ class AsyncLLMInterface:
         rate_limit_per_minute: float | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
+        on_reply: Callable[[AsyncLLMInterface], None] = lambda _: None,
     ) -> None:
         most = max_concurrent_requests
         if most < 1:
             raise ValueError(f"max_concurrent_requests must be at least 1, got {most!r}")
         if dispatcher is not None and model is None:
-            raise ValueError(
-                "expected a model's name beside a dispatcher, got none: pass model='...'"
-            )
+            raise ValueError("expected a model's name beside a dispatcher: pass model='...'")
         self._undo = ExitStack()
         if dispatcher is None:
             server = EmbeddedServer(Settings(slots=most, time_scale=TIME_SCALE))
@@ -81,10 +78,10 @@ class AsyncLLMInterface:
         self._undo.enter_context(dispatcher.rate.limited(rate_limit_per_minute))
         self.dispatcher, self.model = dispatcher, model or SOLVER
         self._options = {"temperature": 0, "seed": 0, **(options or {})}
-        self._cap = dispatcher.new_cap(most)
+        self._cap, self._on_reply = dispatcher.new_cap(most), on_reply
         self._threads = ThreadPoolExecutor(2 * most + _SPARE, "call")
         self._lock = threading.Lock()
-        self._counts = {"calls": 0, "hits": 0, "errors": 0, "retries": 0}
+        self._counts = Counter(calls=0, hits=0, errors=0, retries=0)
         self._began_s: float | None = None
 
     @property
@@ -123,22 +120,14 @@ class AsyncLLMInterface:
     async def batch_generate(
         self, prompts: Sequence[str], systems: Sequence[str | None] | None = None
     ) -> list[Completion]:
-        """The replies to N prompts, in their order; a failure stands in the `error` of its own.
-
-        Args:
-            prompts: N prompts.
-            systems: N system prompts; None keeps the model's own for all.
+        """The replies to N prompts, each under its system prompt if there are some, in order.
 
         Raises:
             ValueError: there are not as many system prompts.
-            ReplyLogError: a reply cannot be written down.
-            RuntimeError: this is closed.
         """
         systems = [None] * len(prompts) if systems is None else systems
         if len(systems) != len(prompts):
-            raise ValueError(
-                f"expected {len(prompts)} system prompts, one a prompt, got {len(systems)}"
-            )
+            raise ValueError(f"expected {len(prompts)} system prompts, got {len(systems)}")
         return await asyncio.gather(*map(self.generate, prompts, systems))
 
     def ask(self, call: Call) -> Completion:
@@ -148,16 +137,16 @@ class AsyncLLMInterface:
             ReplyLogError: the reply cannot be written down.
         """
         with self._lock:
-            self._began_s = time.monotonic() if self._began_s is None else self._began_s
-        reply = None
-        try:
-            reply = self.dispatcher.generate(call, cap=self._cap)
-        finally:
-            with self._lock:
-                self._counts["calls"] += 1
-                self._counts["errors"] += reply is None or reply.error is not None
-                self._counts["hits"] += reply is not None and reply.cached
-                self._counts["retries"] += 0 if reply is None else max(0, reply.attempts - 1)
+            self._began_s = self._began_s or time.monotonic()
+        reply = self.dispatcher.generate(call, cap=self._cap)
+        with self._lock:
+            self._counts.update(
+                calls=1,
+                hits=reply.cached,
+                errors=reply.error is not None,
+                retries=max(0, reply.attempts - 1),
+            )
+        self._on_reply(self)
         return reply
 
     def cancel(self) -> None:
@@ -167,7 +156,7 @@ class AsyncLLMInterface:
     def drain(self) -> None:
         """Wait until no call is in flight: every reply is written down then."""
         while self._cap.in_flight:
-            time.sleep(_POLL_S)
+            time.sleep(0.01)
 
     def close(self) -> None:
         """`cancel`, and end the threads; no server is waited for."""

@@ -24,30 +24,11 @@ def generate_candidates(
     system_prompts: Sequence[str],
     max_tokens: int = MAX_TOKENS,
     temperature: float = TEMPERATURE,
-    *,
-    model: str,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
+    **more: Any,  # noqa: ANN401 - the other arguments of the parallel one
 ) -> list[str | None]:
-    """K replies to a query, one for each system prompt, one call after another.
-
-    Args:
-        llm: answers the calls.
-        query: the user's turn.
-        system_prompts: K of them.
-        max_tokens: the most tokens of a reply.
-        temperature: at 0 equal prompts get equal replies.
-        model: as the server lists it.
-        seed: equal arguments get equal replies from a server that heeds seeds.
-        options: more of Ollama's options.
-
-    Returns:
-        The replies in the order of the prompts; None for one that failed.
-    """
+    """`generate_candidates_parallel`, one call after another."""
     limits = (max_tokens, temperature, 1)
-    return generate_candidates_parallel(
-        llm, query, system_prompts, *limits, model=model, seed=seed, options=options
-    )
+    return generate_candidates_parallel(llm, query, system_prompts, *limits, **more)
 
 
 def generate_candidates_parallel(  # noqa: PLR0913 - the original's arguments, and what names a model
@@ -62,9 +43,21 @@ def generate_candidates_parallel(  # noqa: PLR0913 - the original's arguments, a
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> list[str | None]:
-    """`generate_candidates` with many calls at once: the same replies.
+    """K replies to a query, one for each system prompt.
 
-    `max_workers` is the most calls at once; None: all K, as far as the dispatcher lets them.
+    Args:
+        llm: answers the calls, on any thread: a dispatcher.
+        query: the user's turn.
+        system_prompts: K of them.
+        max_tokens: the most tokens of a reply.
+        temperature: at 0 equal prompts get equal replies.
+        max_workers: the most calls at once; None: all K, as far as the dispatcher lets them.
+        model: as the server lists it.
+        seed: equal arguments get equal replies from a server that heeds seeds.
+        options: more of Ollama's options.
+
+    Returns:
+        The replies in order; None for one that failed.
     """
     own = {**(options or {}), "num_predict": max_tokens, "temperature": temperature}
     calls = candidate_calls(Call(model=model, prompt=query, options=own), system_prompts, seed)
@@ -87,7 +80,7 @@ def candidate_calls(like: Call, system_prompts: Sequence[str], seed: int) -> lis
 
 
 def in_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None) -> list[R]:
-    """`map_parallel`, but what the first item that failed raised is raised as it is."""
+    """`map_parallel`, but what the first failed item raised is raised as it is."""
     try:
         return map_parallel(fn, items, max_workers)
     except ParallelError as error:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from hashlib import blake2b
 from random import Random
 
-_MOST = 2**31
-"""Servers read a seed as a signed 32-bit number."""
-
 
 def seed_of(seed: int, *what: int | str) -> int:
-    """A seed from 0 to 2^31 - 1 of its own for `what`."""
+    """A seed of its own for `what`, from 0 to 2^31 - 1: servers read a signed 32-bit number."""
     digest = blake2b(repr((seed, *what)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % _MOST
+    return int.from_bytes(digest, "big") % 2**31
 
 
 def chance(seed: int, *what: int | str) -> Random:

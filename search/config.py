@@ -1,10 +1,11 @@
-"""What all searches share: their flags, the task that is searched on, a user's prompts."""
+"""What all searches share: their flags, the ranges of numbers, a user's prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,28 +61,16 @@ class SearchConfig:
         return replace(self, task=absolute(self.task), scorer=located_function(self.scorer))
 
     def check_places(self) -> None:
-        """Check the folders and files, without a server.
-
-        Raises:
-            UserError: one of them cannot be used.
-        """
+        """Check the folders and files, without a server; raises UserError."""
         check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
 
     def read_task(self) -> Task:
-        """The task that is searched on.
-
-        Raises:
-            UserError: the file or the scorer is no good.
-        """
+        """The task that is searched on; raises UserError if the file or the scorer is no good."""
         if self.task is not None:
             with as_user_error(ValueError), prints_on_stderr():
                 return read_task(Path(self.task), self.scorer, answer_column=self.answer_column)
-        for flag, value in (
-            ("--scorer scores the problems", self.scorer),
-            ("--answer-column is a column", self.answer_column),
-        ):
-            if value is not None:
-                raise UserError(f"{flag} of a file of your own: name it with --task")
+        if self.scorer is not None or self.answer_column is not None:
+            raise UserError("--scorer and --answer-column are for a file of your own: add --task")
         return bundled_task()
 
 
@@ -121,15 +110,10 @@ def located_prompt(text: str) -> str:
 
 
 def read_prompt(text: str, flag: str, *, is_file: bool = False) -> str:
-    """A prompt: the text itself, or what is in the file of this path.
-
-    Args:
-        text: as it is given.
-        flag: is named in the error.
-        is_file: whether it is a path in any case.
+    """A prompt: the text itself, or, if it is a path or `is_file`, what is in that file.
 
     Raises:
-        UserError: the file cannot be read, or there is nothing in it.
+        UserError: the file cannot be read, or there is nothing in it; `flag` is named.
     """
     prompt = text
     if is_file or is_prompt_file(text):
@@ -137,20 +121,28 @@ def read_prompt(text: str, flag: str, *, is_file: bool = False) -> str:
             prompt = read_text(Path(text))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            expected = "expected a file with a prompt, in UTF-8"
-            raise UserError(f"{flag} names {text!r}; {expected}: {why}") from error
+            raise UserError(f"{flag} names {text!r}; expected a prompt in UTF-8: {why}") from error
     if not prompt.strip():
         raise UserError(f"{flag} is {text!r}, with nothing in it; expected a system prompt")
     return prompt.strip()
 
 
-@contextmanager
-def as_flag_error(prefix: str = "") -> Iterator[None]:
-    """Within `with`: what is wrong with a setting is said of its flag.
+def check_ranges(values: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Check that numbers are in their ranges; None always is.
 
     Raises:
-        UserError: in place of a ValueError.
+        ValueError: one is not; it is named.
     """
+    for name, (low, high) in ranges.items():
+        value = values[name]
+        if value is not None and not low <= value <= high:
+            wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
+            raise ValueError(f"{name} is {value!r}; expected {wanted}")
+
+
+@contextmanager
+def as_flag_error(prefix: str = "") -> Iterator[None]:
+    """Within `with`: a ValueError about a setting becomes a UserError about its flag."""
     try:
         yield
     except ValueError as error:

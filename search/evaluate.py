@@ -6,7 +6,7 @@ import functools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -16,35 +16,24 @@ from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, Think, Usage, short_name
-from records.errors import UserError, nearest
+from records.errors import UserError
 from records.user_file import error_line, load_function, score_of
 from search.chance import seed_of
-from search.rewording import Rewriter
+from search.genetics import Generate, reword
 from search.select import Combination, Evaluate, Evaluation
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
 
-Generate: TypeAlias = Callable[[Call], Completion]
-"""Sends a call, as `Dispatcher.generate` does: a failure stands in the reply's `error`."""
 Prices: TypeAlias = Mapping[str, tuple[float, float]]
-"""By model, what a million tokens cost, read and written, in any currency."""
-KEYS = ("model", "prompt", "mutator")
-"""What can be chosen for a task."""
+"""By model, what a million tokens cost, read and written; other models cost nothing."""
 PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
 
 
 def evaluation_of(
     score: float, calls: Sequence[tuple[str, Completion]], prices: Prices
 ) -> Evaluation:
-    """A score, with what the calls took that it needed.
-
-    Args:
-        score: from 0 to 1.
-        calls: the model of each, as the server lists it, and the reply.
-        prices: a model that is not among them costs nothing.
-    """
+    """A score from 0 to 1, with what its calls took: the model of each, and the reply."""
     price_of = {short_name(model): price for model, price in prices.items()}
-    usages = [reply.usage or Usage() for _, reply in calls]
-    price = 0.0
+    price, usages = 0.0, [reply.usage or Usage() for _, reply in calls]
     for (model, _), usage in zip(calls, usages, strict=True):
         read, written = price_of.get(short_name(model), (0.0, 0.0))
         price += (usage.prompt_tokens * read + usage.completion_tokens * written) / 1e6
@@ -58,11 +47,7 @@ def evaluation_of(
 
 
 def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """The prices of `--price model=in:out`.
-
-    Raises:
-        UserError: one is not written so.
-    """
+    """The prices of `--price MODEL=IN:OUT`; raises UserError."""
     found = {}
     for text in prices:
         if not (parts := PRICE.fullmatch(text)):
@@ -76,10 +61,10 @@ def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
-    """Puts a problem to the model of a combination, in the way that it says, and scores the reply.
+    """Asks the model of a combination a problem, in the way that it says, and scores the reply.
 
     A combination may have the keys `model`, `prompt` and `mutator` (which rewords the question
-    first); where it lacks one, the fixed one counts.
+    first); without a model or a prompt those below count.
     """
 
     generate: Generate
@@ -90,7 +75,6 @@ class TaskEvaluation:
     """As the server lists it."""
     prompt: str = SEED_INSTRUCTIONS
     """Instructions, or their name among `prompts`."""
-    mutator: str | None = None
     mutator_model: str | None = None
     """Rewords for mutators that need a model."""
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -102,18 +86,8 @@ class TaskEvaluation:
     """Of every call, and of what a mutator draws."""
 
     def check(self, choices: Mapping[str, Sequence[Any]]) -> None:
-        """Check that every combination of these choices can be evaluated.
-
-        Raises:
-            ValueError: there is another key, no model, or no such mutator, or a mutator needs a
-                model and there is none.
-        """
-        for key in choices:
-            if key not in KEYS:
-                raise ValueError(f"cannot choose {key!r}; {nearest(key, KEYS)}")
-        if "model" not in choices and self.model is None:
-            raise ValueError("no model is named; expected choices under 'model', or a fixed model")
-        for mutator in map(_mutator, choices.get("mutator", [self.mutator])):
+        """Raise ValueError if a mutator of these choices does not exist, or needs a model."""
+        for mutator in map(_mutator, choices.get("mutator", ())):
             if mutator and mutator.kind == "model" and self.mutator_model is None:
                 raise ValueError(f"mutator {mutator.name!r} rewords by a model; name mutator_model")
 
@@ -126,14 +100,14 @@ class TaskEvaluation:
             ScorerError: the task's scorer raised.
         """
         model = str(combination.get("model", self.model))
-        mutator = _mutator(combination.get("mutator", self.mutator))
+        mutator = _mutator(combination.get("mutator"))
         question, calls = problem.question, []
         if mutator:
             options = {**self.options, "temperature": 0}
-            rewriter = Rewriter(model=str(self.mutator_model), options=options)
+            like = Call(model=str(self.mutator_model), prompt="", options=options)
             send = functools.partial(_reply, self.generate)
-            new, replies = rewriter.reword(send, mutator, question, (), self.seed)
-            calls += [(rewriter.model, reply) for reply in replies]
+            new, replies = reword(send, like, mutator, question, seed=self.seed)
+            calls += [(like.model, reply) for reply in replies]
             question = new or question
         prompt = combination.get("prompt", self.prompt)
         asked = self.question(replace(problem, question=question), model, prompt)
@@ -188,23 +162,14 @@ def load_evaluation(
     think: Think | None,
     seed: int,
 ) -> Evaluate:
-    """A user's function `(combination, datapoint, ask)` as an evaluation; its calls are counted.
+    """A user's function `(combination, datapoint, ask)`, of `FILE.py:NAME`, as an evaluation.
 
     `ask(question, model=None, system=None)` returns a `Completion`. A text is sent to the model of
-    the combination, or another one, under its prompt, or another one, at a temperature of 0. A
-    `Call` is sent as it is; only where it is neither greedy nor has a seed it is given one: each
-    equal Call of an evaluation draws a reply of its own, the same in every run of this seed. What
-    `ask` raises, an OllamaError, is an error of the combination, if it is let through; whatever
-    else fails in the function is an OwnError.
-
-    Args:
-        spec: `FILE.py:NAME`, the function's place.
-        generate: sends the calls.
-        prices: of the models.
-        prompts: texts by the names that combinations have; the function is given the text.
-        options: Ollama's, and
-        think: of a call that is asked for as a text.
-        seed: draws the seeds of calls that are left to chance.
+    the combination, or another one, under its prompt (the name of one of `prompts`), or another
+    one, at a temperature of 0. A `Call` is sent as it is; only where it is neither greedy nor has a
+    seed it is given one: each equal Call of an evaluation draws a reply of its own, the same in
+    every run of this seed. What `ask` raises, an OllamaError, is an error of the combination;
+    whatever else fails in the function is an OwnError.
 
     Raises:
         ValueError: there is no such function.

@@ -18,9 +18,6 @@ from search.evolve import MUTATOR, EvolutionController
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-_NOT_COMPARED = ("metrics", "total_time")
-"""What two runs of one search may differ in."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig(AsyncEvolutionConfig):
@@ -83,18 +80,18 @@ class PerformanceBenchmark:
         """
         if not self.results:
             raise ValueError("no results yet; await run_comprehensive_benchmark() first")
-        print(  # noqa: T201 - what it is for
-            f"SIMULATED: {self.config.population_size} prompts, {self.config.num_problems} problems"
-        )
+        size = f"{self.config.population_size} prompts, {self.config.num_problems} problems"
+        lines = [f"SIMULATED: {size}"]
         for name in ("sequential", "async"):
             run = self.results[name]
-            print(  # noqa: T201
+            lines.append(
                 f"{name}: {run['calls']} calls in {run['time_s']:.2f} s, {run['calls_per_s']:.1f} "
                 f"a second, {run['max_in_flight']} at once at most, {run['utilisation']:.0%} of "
                 "the slots used"
             )
         agree = "equal" if self.results["same_result"] else "DIFFERENT"
-        print(f"Speed-up {self.results['speedup']:.2f}x; results {agree}.")  # noqa: T201
+        lines.append(f"Speed-up {self.results['speedup']:.2f}x; results {agree}.")
+        print("\n".join(lines))  # noqa: T201 - what it is for
 
     def _measure(self, *, is_async: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the server saw of one run, and what that found."""
@@ -107,6 +104,7 @@ class PerformanceBenchmark:
         )
         slots = config.max_concurrent_requests
         settings = Settings(slots=slots, reply_tokens=config.reply_tokens, time_scale=scale)
+        seeds = [f"Solve it as guide {k} says." for k in range(config.population_size)]
         with (
             EmbeddedServer(settings) as server,
             Dispatcher([server.host], max_in_flight=slots) as dispatcher,
@@ -116,18 +114,16 @@ class PerformanceBenchmark:
                 dispatcher=dispatcher,
                 model=SOLVER,
                 mutator_model=MUTATOR,
-                seed_prompts=[
-                    f"Solve it as guide {k} says." for k in range(config.population_size)
-                ],
+                seed_prompts=seeds,
             )
             server.reset_stats()
             found = controller.run_evolution()
             stats = server.stats()
-        figures = {
+        del found["metrics"], found["total_time"]
+        return {
             "time_s": stats["window_s"],
             "calls": stats["calls"],
             "calls_per_s": stats["calls"] / stats["window_s"],
             "max_in_flight": stats["max_in_flight"],
             "utilisation": stats["busy_slot_s"] / stats["window_s"] / config.at_once(slots),
-        }
-        return figures, {name: each for name, each in found.items() if name not in _NOT_COMPARED}
+        }, found

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Self
 from cyclopts import Parameter
 
 from records.settings import Count, CountOrZero, Positive, Share, without_flag
+from search.config import check_ranges
+from search.genetics import MOST_STEPS
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"rate_limit_per_minute": 3500, "detailed_performance_logging": True},
@@ -29,11 +31,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rate_limit_per_minute": 3500,
     },
 }
-"""What a preset sets, by its name."""
 _ELITES = 5
-"""Prompts that are kept where nothing else is said."""
-_MOST_STEPS = 3
-"""Rewordings that make a prompt of the first population; later ones take two."""
+"""Prompts that are kept by default."""
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "population_size": (2, inf),
+    "early_stop_level": (0, 0.5),
+    **dict.fromkeys(("max_generations", "failures_shown", "patience"), (0, inf)),
+    **dict.fromkeys(("crossover_rate", "mutation_rate", "max_unscored"), (0, 1)),
+    **dict.fromkeys(("elite_size", "tournament_size", "panel_size"), (1, inf)),
+    **dict.fromkeys(("async_batch_size", "max_concurrent_requests"), (1, inf)),
+    **dict.fromkeys(("genome_batch_size", "max_concurrent_genomes"), (1, inf)),
+}
 
 
 @Parameter(name="*", group="Evolution")
@@ -61,7 +69,7 @@ class EvolutionConfig:
     """Of all chance; the same seed and the same replies give the same result."""
     panel_size: Count | None = None
     """Problems that every prompt is scored on, the same in all generations [all that are not held
-    out]."""
+    out; at most 40 in `mutagym evolve`]."""
     held_out: Share = 0.3
     """The share of the problems that only the final comparison sees; 0 makes none."""
     failures_shown: CountOrZero = 5
@@ -95,17 +103,7 @@ class EvolutionConfig:
     """Whether each generation's performance goes to the log."""
 
     def __post_init__(self) -> None:
-        bounds = {"population_size": (2, inf), "early_stop_level": (0, 0.5)}
-        bounds |= dict.fromkeys(("max_generations", "failures_shown", "patience"), (0, inf))
-        bounds |= dict.fromkeys(("crossover_rate", "mutation_rate", "max_unscored"), (0, 1))
-        bounds |= dict.fromkeys(("elite_size", "tournament_size", "panel_size"), (1, inf))
-        bounds |= dict.fromkeys(("async_batch_size", "max_concurrent_requests"), (1, inf))
-        bounds |= dict.fromkeys(("genome_batch_size", "max_concurrent_genomes"), (1, inf))
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
-                raise ValueError(f"{name} is {value!r}; expected {wanted}")
+        check_ranges(vars(self), _RANGES)
         half = self.population_size // 2
         if self.elites > half:
             what = f"expected at most {half}, half of population_size"
@@ -122,7 +120,7 @@ class EvolutionConfig:
 
     def most_calls(self, panel_size: int) -> int:
         """The calls that a generation takes at most, on a panel of so many problems."""
-        return self.population_size * (panel_size + _MOST_STEPS)
+        return self.population_size * (panel_size + MOST_STEPS)
 
 
 @Parameter(name="*", group="Evolution")
@@ -133,7 +131,6 @@ class AsyncEvolutionConfig(EvolutionConfig):
     enable_async_evaluation: bool = True
     """Many calls at once, or one after another."""
     rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
-    """As above."""
 
     @classmethod
     def balanced(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
@@ -160,15 +157,12 @@ class EvolutionFlags(AsyncEvolutionConfig):
     """Prompts in a generation, at least 2."""
     max_generations: CountOrZero = 10
     """Generations of children after the first population; 0 scores the first population alone."""
-    panel_size: Count | None = None
-    """Problems that every prompt is scored on, the same in all generations [40, or all that are not
-    held out]."""
 
 
 def preset_defaults(name: str | None) -> dict[str, Any]:
     """The flags that a preset sets, for what is not given; without one `balanced`, unlimited.
 
-    A name that there is not sets none: it is refused as any bad flag is.
+    A name that does not exist sets none: it is refused as any bad flag is.
     """
     changed = PRESETS.get(name or "balanced", {})
     flags = {field.replace("_", "-"): value for field, value in changed.items()}

@@ -32,7 +32,7 @@ from records.errors import UserError, as_user_error
 from records.run_folder import COMMAND_KEYS, CONFIG, QUERIES, check_is_run
 from records.settings import Count, NotNegative, Share, absolute, read_toml, resolved
 from search.config import CallFlags, SearchConfig, located_function
-from search.rewording import raise_if_cancelled
+from search.genetics import raise_if_cancelled
 from search.task import Problem, Task
 
 if TYPE_CHECKING:
@@ -110,20 +110,22 @@ class MutatorFlags:
             )
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What is said of the mission."""
+    def given(self) -> dict[str, Any]:
+        """The settings of the mission that are given."""
         apart = ("mutator", "run")
         return {k: v for k, v in vars(self).items() if v is not None and k not in apart}
 
     def located(self) -> MutatorFlags:
         """The same with absolute paths."""
-        places = vars(MissionConfig(**self.said).located())
-        said = {name: places[name] for name in self.said}
-        return replace(self, mutator=located_function(self.mutator), run=absolute(self.run), **said)
+        places = vars(MissionConfig(**self.given).located())
+        given = {name: places[name] for name in self.given}
+        return replace(
+            self, mutator=located_function(self.mutator), run=absolute(self.run), **given
+        )
 
     def mission(self, calls: CallFlags) -> MissionConfig:
         """How the mutator's rewordings are asked for, adopted and scored."""
-        return MissionConfig(mutators=(str(self.mutator),), **vars(calls), **self.said)
+        return MissionConfig(mutators=(str(self.mutator),), **vars(calls), **self.given)
 
     def load(self, calls: CallFlags, search: SearchConfig) -> tuple[Mutator, Sequence[Query]]:
         """The mutator, and the queries that the run learned from.
@@ -216,7 +218,7 @@ def under(mutator: Mutator, instruction: str) -> Mutator:
 
 
 def task_of(mutator: Mutator, queries: Sequence[Query]) -> Task:
-    """The task whose problems are these queries; how they are asked is still to be said."""
+    """The task whose problems are these queries; its `asking` is added later."""
     problems = (Problem(id=str(each.row), question=each.text, answer=None) for each in queries)
     return Task(name=mutator.name, problems=tuple(problems))
 
@@ -227,20 +229,14 @@ def evolved_name(mutator: Mutator) -> str:
 
 
 def as_file(spec: str, mutator: Mutator, instruction: str) -> str:
-    """The Python file of a mutator with another instruction.
-
-    Args:
-        spec: what `--mutators` calls the mutator that it is made of.
-        mutator: that one.
-        instruction: the other instruction.
-    """
+    """The Python file of a mutator, which `--mutators` calls `spec`, with another instruction."""
     name = evolved_name(mutator)
     return _FILE.format(base=mutator.name, name=name, spec=spec, instruction=instruction)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MutatorTask:
-    """Rewords the queries of a run, and asks and scores what comes of it."""
+    """Rewords the queries of a run, asks the target the rewordings and scores its replies."""
 
     mutator: Mutator
     queries: Sequence[Query]
@@ -251,7 +247,7 @@ class MutatorTask:
     encoder: Encoder
     seed: int
     adopted: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Whether what came of an instruction and a query was adopted, where the call did not fail."""
+    """Whether the rewording of a query under an instruction was adopted; no failed calls."""
 
     def adoptions(self, instruction: str, problems: Sequence[Problem]) -> list[float | None]:
         """For each query 1 where its rewording was adopted, else 0; None: nothing is known."""
@@ -289,10 +285,10 @@ class MutatorTask:
                 return raise_if_cancelled(replace(made.rewrite, error=made.error)), None
             rejected = made.rejected or ("handed back" if made.query == query else "")
             self.adopted[instruction, query] = not rejected
-            said = f"reworded as {made.rewrite.text[:SHOWN_CHARS]!r}"
+            rewording = f"reworded as {made.rewrite.text[:SHOWN_CHARS]!r}"
             if rejected:
                 why = REASONS.get(rejected, rejected)
-                return Completion(text=f"{said}: rejected, {why}"), 0.0
+                return Completion(text=f"{rewording}: rejected, {why}"), 0.0
             asked = [episode.question(made)]
             replies = env.models.ask(asked)
             (verdict,) = env.models.score(asked, replies, [episode.similarity(made)])
@@ -302,7 +298,7 @@ class MutatorTask:
             label: str = "undetermined" if verdict.undetermined else verdict.outcome
             if label == "answered" and not verdict.intent_kept:
                 label = "answered, but it asks for something else"
-            shown = f"{said}: {label}, for the reply is {replies[0].text[:SHOWN_CHARS]!r}"
-            return Completion(text=shown), float(verdict.success)
+            text = f"{rewording}: {label}, for the reply is {replies[0].text[:SHOWN_CHARS]!r}"
+            return Completion(text=text), float(verdict.success)
 
         return ask

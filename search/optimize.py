@@ -24,7 +24,7 @@ from cyclopts import Parameter
 
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
-from ollama_utils.errors import ENDS_THE_RUN
+from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.types import Call, Completion, Think
 from records.metrics import finite
 from records.settings import Count, CountOrZero, Finite, NotNegative, Share, without_flag
@@ -33,26 +33,27 @@ from scorers.judge import Model
 from search.actors import LEARNING_RATE, Choice, PolicyActor, RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls, in_parallel
 from search.chance import chance, seed_of
-from search.population import FILL_ROUNDS, PromptPopulation
-from search.rewording import Breeder, Rewriter, raise_if_cancelled
+from search.config import check_ranges
+from search.genetics import MOST_STEPS, Breeder, PromptPopulation, raise_if_cancelled
 from search.task import SEED_INSTRUCTIONS, Problem, Task
 
-FAILURES_SHOWN = 5
-"""Wrong replies under a prompt, which its mutator is shown."""
 FAILURE_CHARS = 400
-"""Of the end of a wrong reply."""
+"""Of a wrong reply a mutator sees the end."""
 LATELY = 50
 """The progress line says what share of so many last questions was solved."""
+_RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        ("num_candidates", "update_interval", "population_size", "max_tokens"), (1, math.inf)
+    ),
+    "exploration": (0, 1),
+    "learning_rate": (0, math.inf),
+}
 
 _log = logging.getLogger(__name__)
 
 
 class Critic(Protocol):
-    """Scores replies, on any thread.
-
-    One that learns from feedback has a method more: `feedback(prompt, query, response, value)`, the
-    value from 0 to 1.
-    """
+    """Scores replies, on any thread; one that learns has `feedback(prompt, query, text, value)`."""
 
     def score(self, prompt: str, query: str, response: str) -> float:
         """What a reply is worth, from 0 to 1; where this raises, the reply is unscored."""
@@ -65,13 +66,13 @@ class Candidate:
 
     prompt: str
     text: str | None
-    """The reply; None where the call failed."""
+    """None where the call failed."""
     tokens: int = 0
     """Of question and reply, as the server counted them."""
     score: float | None = None
     """The mean of the critics' scores, 0 to 1; None where the call or a critic failed."""
     feedback: float | None = None
-    """0 to 1; None where there is none."""
+    """0 to 1."""
     reward: float | None = None
     """None where there is no score: then nothing is learned of it."""
 
@@ -125,7 +126,7 @@ class ActorCriticParams:
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Of the parts of a reward."""
     parallel_eval: Annotated[bool, without_flag()] = False
-    """Calls are made side by side; the results are the same either way."""
+    """Calls are made side by side, with the same results."""
     feedback_for_all: Annotated[bool, without_flag()] = False
     """Feedback that is a function is called for every candidate, on several threads; else for the
     response alone, on the caller's thread, one query after another."""
@@ -133,24 +134,15 @@ class ActorCriticParams:
     """Of all chance."""
 
     def __post_init__(self) -> None:
-        for name in ("num_candidates", "update_interval", "population_size", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected at least 1")
-        if not 0 <= self.exploration <= 1:
-            raise ValueError(f"exploration is {self.exploration!r}; expected from 0 to 1")
-        if not 0 <= self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate is {self.learning_rate!r}; expected at least 0")
+        check_ranges(vars(self), _RANGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedStep:
-    """The prompts that the actor chose for a query, and the calls that try them."""
+    """The prompts that the actor chose for a query, and the calls that try them, in order."""
 
-    step: int
-    """The number of the step, from 0."""
     choice: Choice
     calls: tuple[Call, ...]
-    """One for each chosen prompt, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +163,6 @@ class StepResult:
 
 Feedback = float | Callable[[str, str], float | None] | None
 """0 to 1, or a function of query and reply, called once the reply is there; None: nothing."""
-RewardFn = Callable[[str, Candidate], float]
-"""The reward of a query's candidate, which has a score."""
 
 
 class HybridOptimizationFlow:
@@ -187,7 +177,7 @@ class HybridOptimizationFlow:
         encoder: embeds texts for the actor; None: hashing, which needs no model.
         critics: score the candidates, by their mean; None: a `RidgeCritic`, which learns from
             feedback alone.
-        reward_fn: the reward of a candidate; None: the weights of the numbers.
+        reward_fn: `(query, candidate) -> float`, for one with a score; None: the weights.
         options: more of Ollama's options (`num_ctx`), for all calls.
         think: whether a thinking model thinks; None leaves it to the server.
         changes: of the numbers, by name: `parallel_eval=True, max_workers=4`.
@@ -206,7 +196,7 @@ class HybridOptimizationFlow:
         prompts: Sequence[str] = (SEED_INSTRUCTIONS,),
         encoder: Encoder | None = None,
         critics: Sequence[Critic] | None = None,
-        reward_fn: RewardFn | None = None,
+        reward_fn: Callable[[str, Candidate], float] | None = None,
         options: Mapping[str, Any] | None = None,
         think: Think | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of `params`
@@ -214,17 +204,12 @@ class HybridOptimizationFlow:
         self.params = params = replace(params or ActorCriticParams(), **changes)
         encoder = CachedEncoder(encoder) if encoder else make_encoder("hashing")
         limit = {**(options or {}), "num_predict": params.max_tokens}
+        rewords = Call(model=mutator_model or model, prompt="", options=limit)
         self.llm = llm
+        seeds = list(dict.fromkeys(prompt.strip() for prompt in prompts))
+        breeder = Breeder(generate=llm.generate, like=rewords, seeds=seeds, seed=params.seed)
         self.population = PromptPopulation(
-            prompts,
-            size=params.population_size,
-            elite_size=params.elite_size,
-            breeder=Breeder(
-                generate=llm.generate,
-                rewriter=Rewriter(model=mutator_model or model, options=limit),
-                failures_shown=FAILURES_SHOWN,
-            ),
-            seed=params.seed,
+            breeder, size=params.population_size, elite_size=params.elite_size
         )
         self.actor = PolicyActor(
             encoder,
@@ -234,12 +219,7 @@ class HybridOptimizationFlow:
         )
         self.critics = [RidgeCritic(encoder)] if critics is None else critics
         self.workers = params.max_workers if params.parallel_eval else 1
-        """The most calls at once; None: as many as the dispatcher lets through."""
-        self.steps = 0
-        """How many were asked."""
-        self.rewarded_steps = 0
-        """How many had a reward."""
-        self._open: dict[int, AskedStep] = {}
+        self.steps = self.rewarded_steps = 0
         self._reward_fn = reward_fn or params.weights
         own = {**limit, "temperature": params.temperature}
         self._like = Call(model=model, prompt="", options=own, think=think)
@@ -253,14 +233,12 @@ class HybridOptimizationFlow:
     ) -> list[StepResult]:
         """Answer several queries under the policy as it is, then learn from them in their order.
 
-        Args:
-            queries: what is asked; all their candidates are made side by side.
-            human_feedback: on the responses; with `feedback_for_all` a function judges every
-                candidate. Without feedback the critics' score stands in its place.
+        Feedback is on the responses; with `feedback_for_all` a function judges every candidate.
+        Without any, the critics' score stands in its place. Where it fails, no step is counted and
+        nothing is learned: the same queries again are the same calls.
 
         Raises:
-            ValueError: feedback that is not from 0 to 1. Then, as where its function raises, no
-                step is counted and nothing is learned: the same queries again are the same calls.
+            ValueError: feedback that is not from 0 to 1.
             EncodingError: a query or a prompt has no embedding.
             CallCancelledError: the run was stopped.
         """
@@ -276,17 +254,13 @@ class HybridOptimizationFlow:
         return [self._learn(*each) for each in zip(asked, rewarded, strict=True)]
 
     def ask(self, query: str) -> AskedStep:
-        """The prompts to try for a query, and the calls that do; the replies go to `tell`.
+        """The prompts to try for a query, and the calls that do; `tell` takes the replies.
 
-        Several queries may be asked before the first is learned from.
-
-        Raises:
-            EncodingError: the query or a prompt has no embedding.
+        Several queries may be asked before the first is learned from. Raises as `step_many` does.
         """
         self.population.fill(self.workers)
-        asked = self._open[self.steps] = self._asked(query, self.steps)
         self.steps += 1
-        return asked
+        return self._asked(query, self.steps - 1)
 
     def tell(
         self,
@@ -294,31 +268,21 @@ class HybridOptimizationFlow:
         replies: Sequence[Completion | str | None],
         human_feedback: Feedback = None,
     ) -> StepResult:
-        """Learn from the replies to the calls of `ask`, as `step` does.
-
-        Args:
-            asked: of this flow, learned from once.
-            replies: in the order of the calls; a text has no tokens to count, None is a call that
-                failed.
-            human_feedback: as for `step_many`.
+        """Learn from the replies to the calls of `ask`, once; None is a call that failed.
 
         Raises:
-            ValueError: the step is not open, there is not one reply for each call, or feedback not
-                from 0 to 1; nothing is learned.
-            CallCancelledError: a reply has that error.
+            ValueError: there is not one reply for each call, or feedback is not from 0 to 1.
         """
-        if self._open.get(asked.step) != asked:
-            raise ValueError(
-                f"expected a step of this flow's `ask` that was not learned from yet, got step "
-                f"{asked.step}"
-            )
+        failed = Completion(text="", error=OllamaError("no reply"))
+        given = [
+            Completion(text=each) if isinstance(each, str) else each or failed for each in replies
+        ]
         made = in_parallel(
             lambda pair: self._candidate(*pair, human_feedback),
-            list(zip(asked.calls, replies, strict=True)),
+            list(zip(asked.calls, given, strict=True)),
             self.workers,
         )
         (rewarded,) = self._rewarded([asked], made, human_feedback)
-        del self._open[asked.step]
         return self._learn(asked, rewarded)
 
     def best_prompt(self, query: str) -> str:
@@ -335,12 +299,10 @@ class HybridOptimizationFlow:
     def most_calls(self, steps: int, a_score: int = 0) -> int:
         """The calls of so many steps at most, those that embed and failed attempts left out.
 
-        Args:
-            steps: how many.
-            a_score: calls that the critics make for a candidate.
+        `a_score` is how many the critics make for a candidate.
         """
         params = self.params
-        bred = FILL_ROUNDS * (params.population_size - 1)
+        bred = MOST_STEPS * (params.population_size - 1)
         children = params.population_size - params.elite_size
         bred += 2 * children * (steps // params.update_interval)  # crossed and mutated
         return steps * params.num_candidates * (1 + a_score) + bred
@@ -350,23 +312,18 @@ class HybridOptimizationFlow:
         prompts = [choice.prompts[place] for place in choice.places]
         seed = seed_of(self.params.seed, "step", step)
         calls = candidate_calls(replace(self._like, prompt=query), prompts, seed)
-        return AskedStep(step=step, choice=choice, calls=tuple(calls))
+        return AskedStep(choice=choice, calls=tuple(calls))
 
     def _is_for_all(self, human_feedback: Feedback) -> bool:
         return self.params.feedback_for_all and callable(human_feedback)
 
-    def _candidate(
-        self, call: Call, reply: Completion | str | None, human_feedback: Feedback
-    ) -> Candidate:
+    def _candidate(self, call: Call, reply: Completion, human_feedback: Feedback) -> Candidate:
         """A reply with its score, and with feedback where every candidate has some."""
-        prompt, query = call.system or "", call.prompt
-        if isinstance(reply, str):
-            reply = Completion(text=reply)
-        if reply is None or raise_if_cancelled(reply).error:
-            _log.warning("a candidate has no score: %r", reply and reply.error)
+        prompt, query, text = call.system or "", call.prompt, reply.text
+        if raise_if_cancelled(reply).error:
+            _log.warning("a candidate has no score: %r", reply.error)
             return Candidate(prompt=prompt, text=None)
-        text, used = reply.text, reply.usage
-        tokens = used.prompt_tokens + used.completion_tokens if used else 0
+        tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens if reply.usage else 0
         made = Candidate(prompt=prompt, text=text, tokens=tokens)
         try:
             scores = [critic.score(prompt, query, text) for critic in self.critics]
@@ -376,11 +333,9 @@ class HybridOptimizationFlow:
         except Exception as error:  # noqa: BLE001 - a critic of the user's may raise anything
             _log.warning("a candidate has no score: %r", error)
             return made
-        return (
-            _with_feedback(query, made, human_feedback)
-            if self._is_for_all(human_feedback)
-            else made
-        )
+        if self._is_for_all(human_feedback):
+            return _with_feedback(query, made, human_feedback)
+        return made
 
     def _rewarded(
         self, asked: Sequence[AskedStep], made: Sequence[Candidate], human_feedback: Feedback
@@ -397,17 +352,16 @@ class HybridOptimizationFlow:
                 if candidate.score is not None:
                     reward = float(self._reward_fn(query, candidate))
                     if not math.isfinite(reward):
-                        raise ValueError(
-                            f"expected a finite reward, got {reward!r} for {candidate!r:.200}"
-                        )
+                        raise ValueError(f"expected a finite reward, got {reward!r}")
                     candidates[k] = replace(candidate, reward=reward)
             steps.append(candidates)
         return steps
 
     def _learn(self, asked: AskedStep, candidates: Sequence[Candidate]) -> StepResult:
         """Teach records, critics and actor, in the candidates' order; evolve when it is time."""
-        total = math.fsum(each.reward for each in candidates if each.reward is not None)
-        others = sum(each.reward is not None for each in candidates) - 1
+        rewards = [each.reward for each in candidates]
+        total = math.fsum(reward for reward in rewards if reward is not None)
+        others = sum(reward is not None for reward in rewards) - 1
         query = asked.choice.query
         for each in candidates:
             if each.reward is None or each.text is None:
@@ -419,15 +373,15 @@ class HybridOptimizationFlow:
             for critic in self.critics:
                 if each.feedback is not None and hasattr(critic, "feedback"):
                     critic.feedback(each.prompt, query, each.text, each.feedback)
-        self.actor.learn(asked.choice, [each.reward for each in candidates])
+        self.actor.learn(asked.choice, rewards)
         self.rewarded_steps += others >= 0
         evolves = others >= 0 and self.rewarded_steps % self.params.update_interval == 0
         if evolves:
             self.population.evolve(self.workers)
         best = _best_of(asked, candidates)
         replied = (each for each in candidates if each.text is not None)
-        shown = next(replied, None) if best is None else candidates[best]
-        return StepResult(candidates=tuple(candidates), best=shown, evolved=evolves)
+        answer = next(replied, None) if best is None else candidates[best]
+        return StepResult(candidates=tuple(candidates), best=answer, evolved=evolves)
 
 
 def _best_of(asked: AskedStep, candidates: Sequence[Candidate]) -> int | None:
@@ -440,19 +394,12 @@ def _best_of(asked: AskedStep, candidates: Sequence[Candidate]) -> int | None:
 def _with_feedback(query: str, candidate: Candidate, feedback: Feedback) -> Candidate:
     """A candidate that has a reply, with feedback on it, if there is some."""
     value = feedback(query, candidate.text or "") if callable(feedback) else feedback
-    return (
-        candidate
-        if value is None
-        else replace(candidate, feedback=_checked("human_feedback", value))
-    )
+    if value is None:
+        return candidate
+    return replace(candidate, feedback=_checked("human_feedback", value))
 
 
 def _checked(name: str, value: float) -> float:
-    """A number from 0 to 1.
-
-    Raises:
-        ValueError: it is none.
-    """
     if not 0 <= value <= 1:
         raise ValueError(f"expected {name} from 0 to 1, got {value!r}")
     return float(value)
@@ -477,8 +424,7 @@ def optimize_task(
         seed_prompt: what actor and best prompt are compared with.
         steps: how many questions are answered.
         batch_size: how many of them at once, under one policy.
-        record: called after each batch with the steps so far, its metrics, and by keyword `done`
-            (the steps again) and `status` (in words, how well the search does).
+        record: see `SearchRecorder.record`; called after each batch.
     """
     problems = {problem.question: problem for problem in train.problems}
     order: list[str] = []
@@ -492,8 +438,10 @@ def optimize_task(
         results += flow.step_many(batch, lambda query, reply: train.scorer(problems[query], reply))
         lately = [each.best.feedback for each in results[-LATELY:] if each.best]
         solved = [value for value in lately if value is not None]
-        said = f"solved {fmean(solved):.0%} of the last {len(solved)} questions" if solved else None
-        record(flow.steps, _metrics(flow, results[first:]), done=flow.steps, status=said)
+        share = (
+            f"solved {fmean(solved):.0%} of the last {len(solved)} questions" if solved else None
+        )
+        record(flow.steps, _metrics(flow, results[first:]), done=flow.steps, status=share)
     candidates = [each for result in results for each in result.candidates]
     members = flow.population.members
     return {
@@ -514,12 +462,9 @@ def optimize_task(
 
 
 def _compare(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> list[dict[str, Any]]:
-    """What seed prompt, best prompt and actor solve of problems held out; nothing is learned.
+    """The shares of problems held out that seed prompt, best prompt and actor solve, paired.
 
-    Returns:
-        For each of them the share it solves, and the difference to the seed prompt, paired. A
-        problem counts where all three have a reply, and is left out of every row where one has
-        none: so the differences are those of the shares.
+    A problem counts where all three have a reply, so the differences are those of the shares.
     """
     best = flow.population.members[0].prompt
     prompts: dict[str, Callable[[str], str]] = {

@@ -1,6 +1,6 @@
 """What system prompts score on a fixed panel of problems.
 
-All prompts are put the same problems in the same order, so that two of them are compared problem by
+All prompts get the same problems in the same order, so that two of them are compared problem by
 problem. One that is surely worse than its rival is stopped. A call that failed has no score: it is
 never a 0.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -24,11 +24,11 @@ from scorers.betting import ROUNDING, is_better
 from search.async_llm import AsyncLLMInterface
 from search.chance import chance
 from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
-from search.rewording import raise_if_cancelled
+from search.genetics import raise_if_cancelled
 from search.task import Problem, Task, ask_problem
 
 KEPT_CHARS = 400
-"""Of a wrong reply so many last characters are kept: there its answer stands."""
+"""Of a wrong reply the end is kept: its answer stands there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +50,14 @@ class Evaluated:
 
 
 class AsyncEvaluationPipeline:
-    """Puts a task's problems to a model under each of many system prompts.
+    """Asks a model a task's problems under each of many system prompts.
 
     Args:
-        calls: sends the calls to its model, so many at once at most, whoever else uses it.
-        task: whose problems are asked, in this order.
+        calls: sends the calls to its model.
+        task: its problems are asked in this order.
         config: batches, and when a prompt is stopped or unscored.
         options: more of Ollama's options for these calls.
         think: whether a thinking model thinks; None leaves it to the server.
-        on_reply: called with each reply, on any thread.
     """
 
     def __init__(
@@ -69,29 +68,19 @@ class AsyncEvaluationPipeline:
         config: EvolutionConfig | None = None,
         options: Mapping[str, Any] | None = None,
         think: Think | None = None,
-        on_reply: Callable[[Completion], object] = lambda _: None,
     ) -> None:
-        self._calls, self._task, self._on_reply = calls, task, on_reply
+        self._calls, self._task = calls, task
         self._config = config = config or AsyncEvolutionConfig()
-        self._ask = partial(
+        self._question = partial(
             ask_problem, model=calls.model, options=options, think=think, seed=config.seed
         )
-        self._asked = task.asking(self._send) if task.asking else self._put
+        self._ask = task.asking(self._send) if task.asking else self._ask_once
         self._width = config.at_once(config.max_concurrent_genomes)
         self._places = threading.Semaphore(self._width)
 
     def evaluate(self, prompts: Sequence[str]) -> list[Evaluated]:
-        """What each of N prompts scores, in their order; equal ones are asked once.
-
-        Raises:
-            CallCancelledError: the calls were cancelled.
-            Exception: whatever the task's scorer raises.
-        """
-        distinct = dict.fromkeys(prompts)
-        found = dict(
-            zip(distinct, iterate_parallel(self.score, distinct, self._width), strict=True)
-        )
-        return [found[prompt] for prompt in prompts]
+        """What each of N prompts scores, in their order; raises as `score` does."""
+        return list(iterate_parallel(self.score, prompts, self._width))
 
     async def evaluate_population(self, prompts: Sequence[str]) -> list[Evaluated]:
         """`evaluate` for an event loop, which stays free meanwhile."""
@@ -113,7 +102,6 @@ class AsyncEvaluationPipeline:
         most = config.max_unscored * len(problems) + ROUNDING
         # More threads than calls: one that scores, or waits for an attempt, has none in flight.
         threads = config.at_once(2 * config.max_concurrent_requests)
-        answer = partial(self._asked, prompt)
         replies: list[Completion] = []
         scores: list[float | None] = []
         leads: list[float] = []
@@ -121,13 +109,16 @@ class AsyncEvaluationPipeline:
         with self._places:
             while len(scores) < len(problems) and not stopped and scores.count(None) <= most:
                 batch = problems[len(scores) : len(scores) + size]
-                for reply, score in iterate_parallel(answer, batch, threads):
+                for reply, score in iterate_parallel(partial(self._ask, prompt), batch, threads):
                     replies.append(reply)
                     scores.append(score)
                 if rival is not None and len(scores) < len(problems):
                     pairs = zip(rival.scores, scores, strict=False)
                     leads = [a - b for a, b in pairs if a is not None and b is not None]
-                    stopped = self._is_ahead(leads)
+                    level, none = config.early_stop_level, np.zeros(len(leads))
+                    stopped = bool(
+                        is_better(np.array(leads), none, level, population=len(problems))
+                    )
         known = [score for score in scores if score is not None]
         mean = fmean(known) if known else 0.0
         fitness = mean if known and scores.count(None) <= most else None
@@ -146,20 +137,13 @@ class AsyncEvaluationPipeline:
             error=next((str(reply.error) for reply in reversed(replies) if reply.error), ""),
         )
 
-    def _put(self, prompt: str, problem: Problem) -> tuple[Completion, float | None]:
-        """The reply to a problem, and its score; None where the call failed: that is never a 0."""
-        reply = self._send(self._ask(problem, prompt))
+    def _ask_once(self, prompt: str, problem: Problem) -> tuple[Completion, float | None]:
+        """The reply to a problem, and its score; None where the call failed."""
+        reply = self._send(self._question(problem, prompt))
         return reply, None if reply.error else float(self._task.scorer(problem, reply.text))
 
     def _send(self, call: Call) -> Completion:
-        reply = raise_if_cancelled(self._calls.ask(call))
-        self._on_reply(reply)
-        return reply
-
-    def _is_ahead(self, leads: Sequence[float]) -> bool:
-        """Whether these leads, at some of the problems, show that the mean of all is above 0."""
-        level, total = self._config.early_stop_level, len(self._task.problems)
-        return bool(is_better(np.array(leads), np.zeros(len(leads)), level, population=total))
+        return raise_if_cancelled(self._calls.ask(call))
 
 
 def divide(task: Task, config: EvolutionConfig) -> tuple[Task, Task]:

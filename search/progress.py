@@ -18,7 +18,6 @@ class SearchProgress(ProgressDisplay):
         total: how many there are at most.
         dispatcher: where the calls go.
         calls_each: replies that one of them takes at most; unless it is 0, those so far are shown.
-        most_calls: that the search makes at most, where that is known.
         lanes: calls that it makes side by side at most; None: nothing is said of servers' slots.
         slots_setting: what gives a server more slots, up to their number.
         clock: seconds that never go back.
@@ -31,19 +30,17 @@ class SearchProgress(ProgressDisplay):
         dispatcher: Dispatcher,
         *,
         calls_each: int = 0,
-        most_calls: int | None = None,
         lanes: int | None = None,
         slots_setting: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
-        self._dispatcher = dispatcher
+        self._dispatcher, self._calls_each = dispatcher, calls_each
         self._monitor = CallMonitor(
-            dispatcher, lanes=lanes, slots_setting=slots_setting, most_calls=most_calls, clock=clock
+            dispatcher, lanes=lanes, slots_setting=slots_setting, clock=clock
         )
         self._best: list[float] = []
         self._score = ""
-        self._calls_each = calls_each
         self._has_called = False
         """Whether it made a call: a resumed search repeats what it knows, which takes no time."""
         self._whole, self._completions_before = 0, dispatcher.completions
@@ -51,17 +48,16 @@ class SearchProgress(ProgressDisplay):
         self.begin(what, total, self._describe)
 
     def advance(self, done: int, best: float | None = None, status: str | None = None) -> None:
-        """Say how many are done, and the best score where there is another, or how well it does."""
+        """Show how many are done, and the best score where there is another, or a status."""
         if best is not None:
             self._best.append(best)
             self._score = f"best {best:.3f}"
-        if status is not None:
-            self._score = status
+        self._score = status or self._score
         self._whole, self._completions_before = done, self._dispatcher.completions
         self._update()
 
     def tick(self) -> None:
-        """Bring the rate up to date, and print what was found out; to be called again and again."""
+        """Bring the rate up to date, and print news of the servers; to be called now and then."""
         for line in self._monitor.news():
             write_stderr(line)
         self._update()

@@ -7,9 +7,8 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Integral, Real
-from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,19 +30,25 @@ Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 LONGEST = 40
 """Characters of a choice in a table."""
 LEAST = 1e-100
-"""Of delta, which is divided among all combinations, and has a logarithm then."""
+"""Of what has to be above 0: delta is divided among all combinations, and has a logarithm then."""
+COUNTS = ("n_initial", "batch_size", "restarts", "seed")
+"""Settings that are whole numbers."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "seed": (0, math.inf),
+    **dict.fromkeys(("n_initial", "batch_size", "restarts", "growth_factor"), (1, math.inf)),
+    **dict.fromkeys(("delta", "threshold", "sample_fraction", "budget"), (LEAST, 1)),
+    **dict.fromkeys(("epsilon", "max_errors"), (0, 1)),
+    "exploration": (0, math.inf),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What was evaluated together, and what that left."""
+    """A round, numbered from 1; its counts are of all rounds so far."""
 
     number: int
-    """From 1."""
     evaluations: int
-    """Those of this round and all before it."""
     errors: int
-    """How many of them failed."""
     survivors: int
     """Combinations that may still be named."""
     best: float | None
@@ -52,30 +57,24 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class CombinationResult:
-    """What one combination did."""
+    """What one combination did; costs are the means over its datapoints without error."""
 
     index: int
-    """Its number among all."""
     combination: Combination
     score: float
-    """The mean score over its datapoints, an error counting as 0; nan without datapoints."""
+    """The mean over its datapoints, an error counting as 0; nan without datapoints."""
     low: float
-    """The lower end of the interval of its score over all datapoints that there might be."""
+    """With `high` the interval of its score over all datapoints that there might be."""
     high: float
-    """The upper end."""
     latency_s: float
-    """Seconds a datapoint; this and the next three are of those without error."""
     prompt_tokens: float
     completion_tokens: float
     price: float
     datapoints: int
     """At how many it was evaluated, those in error included."""
     errors: int
-    """At how many of them it failed."""
     is_best: bool
-    """Whether it is the one that is named."""
     verdict: str
-    """What the selector says of it."""
     first_error: str | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,58 +89,30 @@ class SelectionResults:
 
     rows: tuple[CombinationResult, ...]
     """One for each combination: the named one, then by the number of datapoints and the score."""
-    rounds: tuple[Round, ...]
+    evaluations: int
+    errors: int
+    savings: float
+    """The share of brute force's evaluations that was not needed."""
     dataset_size: int
     claim: str
     """How sure the selector is of what it says."""
 
     @property
     def best(self) -> CombinationResult:
-        """The combination that is named.
-
-        Raises:
-            ValueError: none is.
-        """
+        """The combination that is named; raises ValueError where none is."""
         if not self.rows[0].is_best:
             raise ValueError("no combination is named")
         return self.rows[0]
 
-    @property
-    def evaluations(self) -> int:
-        """How many there were."""
-        return sum(row.datapoints for row in self.rows)
-
-    @property
-    def errors(self) -> int:
-        """How many of them failed."""
-        return sum(row.errors for row in self.rows)
-
-    @property
-    def savings(self) -> float:
-        """The share of brute force's evaluations that was not needed."""
-        return 1 - self.evaluations / (len(self.rows) * self.dataset_size)
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; nothing in it depends on how many evaluations ran at once."""
-        return {
-            "best": self.rows[0].index if self.rows[0].is_best else None,
-            "evaluations": self.evaluations,
-            "errors": self.errors,
-            "savings": self.savings,
-            "dataset_size": self.dataset_size,
-            "claim": self.claim,
-            "combinations": [row.to_dict() for row in self.rows],
-            "rounds": list(map(asdict, self.rounds)),
-        }
+        table = {**vars(self), "best": self.rows[0].index if self.rows[0].is_best else None}
+        table["combinations"] = [row.to_dict() for row in table.pop("rows")]
+        return table
 
 
 class NoWinnerError(Exception):
-    """No combination can be named: each one evaluated failed too often.
-
-    Args:
-        message: why, in one line.
-        results: what was found all the same.
-    """
+    """No combination can be named: each one evaluated failed too often; `results` has them all."""
 
     def __init__(self, message: str, results: SelectionResults) -> None:
         super().__init__(message)
@@ -192,13 +163,12 @@ class Selector:
         """In the order of their places."""
         shape = list(map(len, lists.values()))
         self.table = ScoreTable(shape, len(points), delta=delta, max_errors=max_errors)
-        self.rounds: list[Round] = []
+        self._rounds = 0
         self._evaluate = evaluate
         self._strategy = strategy(self.table, rng, **self._settings)
         self._cells = next(filter(None, self._strategy), [])
         self._outcomes: dict[Cell, Outcome] = {}
-        """Of the cells of this round; and a lock for each, which its evaluation holds."""
-        self._locks: dict[Cell, Lock] = {}
+        """Of the cells of this round."""
 
     def ask(self) -> list[Cell]:
         """The cells to evaluate next, (number of a combination, place of a datapoint).
@@ -208,11 +178,9 @@ class Selector:
         return list(self._cells)
 
     def tell(self, outcomes: Sequence[Outcome]) -> Round:
-        """Take what came of the cells of the round, and decide which are next.
+        """Take the outcomes of the round's cells, in their order, and decide which are next.
 
-        Args:
-            outcomes: in the order of the cells: scores, `Evaluation`s, or exceptions; what is no
-                score from 0 to 1 is an error.
+        What is neither an `Evaluation` nor a score from 0 to 1 counts as an error.
 
         Raises:
             ValueError: they are not as many as the cells.
@@ -222,35 +190,33 @@ class Selector:
         table = self.table
         for cell, outcome in zip(self._cells, outcomes, strict=True):
             table.write(cell, outcome)
-        self._outcomes, self._locks = {}, {}
+        self._outcomes = {}
         self._cells = next(filter(None, self._strategy), [])
         named = table.named()
-        out = [arm for arm in table.arms if arm in table.ruled_out or table.is_unfit(arm)]
-        played = Round(
-            number=len(self.rounds) + 1,
+        self._rounds += 1
+        return Round(
+            number=self._rounds,
             evaluations=int(table.counts.sum()),
             errors=sum(table.errors),
-            survivors=len(table.arms) - len(out),
+            survivors=sum(
+                arm not in table.ruled_out and not table.is_unfit(arm) for arm in table.arms
+            ),
             best=None if named is None else table.mean(named),
         )
-        self.rounds.append(played)
-        return played
 
     def outcome(self, cell: Cell) -> Outcome:
-        """What comes of a cell: what it is evaluated to, or the exception in its place.
+        """What a cell is evaluated to, or the exception in its place.
 
-        Within a round a cell is evaluated once: whoever goes on after Ctrl-C finds what there is,
-        and waits for what an earlier thread is about.
+        Whoever goes on after Ctrl-C in the middle of a round finds what was evaluated.
         """
         arm, place = cell
-        with self._locks.setdefault(cell, Lock()):
-            if cell not in self._outcomes:
-                try:
-                    found = self._evaluate(dict(self.combinations[arm]), self.datapoints[place])
-                    self._outcomes[cell] = found
-                except Exception as error:  # noqa: BLE001 - it counts against the combination
-                    self._outcomes[cell] = error
-            return self._outcomes[cell]
+        if cell not in self._outcomes:
+            try:
+                found = self._evaluate(dict(self.combinations[arm]), self.datapoints[place])
+                self._outcomes[cell] = found
+            except Exception as error:  # noqa: BLE001 - it counts against the combination
+                self._outcomes[cell] = error
+        return self._outcomes[cell]
 
     def select_best(
         self,
@@ -260,10 +226,8 @@ class Selector:
     ) -> SelectionResults:
         """Evaluate until it is over; called again after an interruption, it goes on.
 
-        Args:
-            parallel: whether several evaluations run at once.
-            max_concurrent: how many, over all combinations and datapoints.
-            on_progress: called after each round.
+        With `parallel` so many evaluations run at once, over all combinations and datapoints;
+        `on_progress` is called after each round.
 
         Raises:
             ValueError: `max_concurrent` is below 1.
@@ -310,12 +274,14 @@ class Selector:
         claim = self._claim.format(delta=table.delta, **self._settings)
         results = SelectionResults(
             rows=tuple(rows),
-            rounds=tuple(self.rounds),
+            evaluations=sum(counts),
+            errors=sum(table.errors),
+            savings=1 - sum(counts) / table.scores.size,
             dataset_size=table.size,
             claim="None of them can be named." if named is None else claim,
         )
         if named is None:
-            why = "".join(map(describe, list(table.first_error.values())[:1]))
+            why = next((row.first_error for row in rows if row.first_error), "")
             share = f"more than {table.max_errors:.0%} of the datapoints"
             raise NoWinnerError(f"each one evaluated failed at {share}, first with {why}", results)
         return results
@@ -324,10 +290,8 @@ class Selector:
         """The interval of each combination's score over all datapoints that there might be.
 
         With probability 1 - delta all of them hold, after any number of datapoints, so that of the
-        named one does, too: each is given delta divided by their number.
-
-        Args:
-            first: so many of its first datapoints count; None: all.
+        named one does, too: each is given delta divided by their number. Of each combination the
+        `first` datapoints count, or all.
         """
         table = self.table
         counts, ends = np.minimum(table.counts, first or table.size), np.zeros((len(table.arms), 2))
@@ -364,23 +328,8 @@ def _strategy(name: str | Strategy) -> tuple[Strategy, str, str]:
 
 
 def _settings_of(strategy: Strategy) -> dict[str, Any]:
-    """The settings that a strategy has of its own, with their defaults."""
     parameters = inspect.signature(strategy).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-COUNTS = ("n_initial", "batch_size", "restarts")
-RANGES: Mapping[str, tuple[type, Callable[[Any], bool], Sequence[str]]] = {
-    "a whole number of at least 1": (Integral, lambda n: n >= 1, COUNTS),
-    "a whole number of at least 0": (Integral, lambda n: n >= 0, ("seed",)),
-    f"a number of at least {LEAST:g} and below 1": (Real, lambda x: LEAST <= x < 1, ("delta",)),
-    "a number above 0 and below 1": (Real, lambda x: 0 < x < 1, ("threshold",)),
-    "a number above 0 and at most 1": (Real, lambda x: 0 < x <= 1, ("sample_fraction", "budget")),
-    "a number from 0 to 1": (Real, lambda x: 0 <= x <= 1, ("epsilon", "max_errors")),
-    "a number of at least 1": (Real, lambda x: 1 <= x < math.inf, ("growth_factor",)),
-    "a number of at least 0": (Real, lambda x: 0 <= x < math.inf, ("exploration",)),
-}
-"""What settings have to be."""
 
 
 def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
@@ -396,36 +345,32 @@ def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
             label = name if isinstance(name, str) else name.__name__
             hint = nearest(setting, known)
             raise ValueError(f"the selector {label} has no setting {setting!r}; {hint}")
-        if value is None and own.get(setting, 0) is None:
+        if setting not in RANGES or (value is None and own.get(setting, 0) is None):
             continue  # the strategy decides
-        for expected, (kind, is_in, names) in RANGES.items():
-            if setting in names and not (isinstance(value, kind) and is_in(value)):
-                raise ValueError(f"{setting} is {value!r}; expected {expected}")
+        low, high = RANGES[setting]
+        is_kind = isinstance(value, Integral if setting in COUNTS else Real)
+        if not is_kind or not low <= value <= high:
+            kind = "whole number" if setting in COUNTS else "number"
+            wanted = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"{setting} is {value!r}; expected a {kind} {wanted}")
 
 
 def _listed(what: str, several: Any) -> list[Any]:  # noqa: ANN401 - whatever a user has
-    """What a list, a tuple or an array has in it.
-
-    Raises:
-        ValueError: it is none of them, or it is empty.
-    """
+    """The items of a list, a tuple or an array that is not empty, and has no choice twice."""
     is_listed = isinstance(several, Sequence | np.ndarray) and not isinstance(several, str | bytes)
     if not is_listed or not len(several):
         raise ValueError(f"expected a list of {what}, got {one_line(repr(several)):.60}")
+    if what != "datapoints":
+        texts = [each for each in several if isinstance(each, str)]
+        if twice := [each for place, each in enumerate(texts) if each in texts[:place]]:
+            raise ValueError(f"expected {what} to differ, got {twice[0]!r} twice")
     return list(several)
 
 
 def _lists_of(choices: object) -> dict[str, list[Any]]:
     if not isinstance(choices, Mapping) or not choices:
-        expected = "expected choices by name, as in {'model': ['small', 'large']}"
-        raise ValueError(f"{expected}, got {one_line(repr(choices)):.60}")
-    lists = {name: _listed(f"choices for {name!r}", several) for name, several in choices.items()}
-    for name, several in lists.items():
-        # Whether two arrays are equal has no one answer.
-        plain = [each for each in several if not isinstance(each, np.ndarray)]
-        if twice := [each for place, each in enumerate(plain) if each in plain[:place]]:
-            raise ValueError(f"{name!r} has the choice {twice[0]!r} twice; name each choice once")
-    return lists
+        raise ValueError("expected choices by name, as in {'model': ['small', 'large']}")
+    return {name: _listed(f"choices for {name!r}", several) for name, several in choices.items()}
 
 
 def labels_of(combination: Combination) -> dict[str, str]:

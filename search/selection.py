@@ -54,8 +54,6 @@ OPTION = re.compile(r"(?P<name>[A-Za-z_-]+)=(?P<value>\d*\.?\d+)")
 Open = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
 Tick = Callable[[int], None]
 """Is called now and then with how many evaluations of a round are done."""
-Job = Callable[[tuple[str, ...], tuple[int, list[int]]], tuple[list[Any], list[str]]]
-"""See `evaluate_arm`."""
 
 
 @Parameter(name="*")
@@ -149,12 +147,11 @@ class SelectConfig:
 
 
 class Dataset(NamedTuple):
-    """What combinations are evaluated on."""
+    """What combinations are evaluated on; without a task, by a user's own function alone."""
 
     name: str
     datapoints: Sequence[Any]
     task: Task | None
-    """None: a user's own function evaluates any rows."""
 
 
 def read_dataset(config: SelectConfig) -> Dataset:
@@ -185,9 +182,7 @@ def read_prompts(paths: Sequence[str]) -> dict[str, str]:
         name = stem if stems.count(stem) == 1 else path
         text = read_prompt(path, "--prompts", is_file=True)
         if equal := [other for other, known in prompts.items() if known == text]:
-            raise UserError(
-                f"--prompts {name} and {equal[0]} are the same text: name each prompt once"
-            )
+            raise UserError(f"--prompts {name} and {equal[0]} are the same text: name it once")
         prompts[name] = text
     return prompts
 
@@ -214,13 +209,7 @@ def with_models(config: SelectConfig, connection: Connection) -> SelectConfig:
 
 
 class Selection:
-    """A selection that is ready to begin.
-
-    Args:
-        config: see `with_models`.
-        dataset: see `read_dataset`.
-        prompts: what is chosen from, texts by their names.
-        connection: to the servers.
+    """A selection that is ready to begin; for its parts see the functions above.
 
     Raises:
         UserError: a choice, the evaluation or the selector cannot be made.
@@ -235,7 +224,7 @@ class Selection:
     ) -> None:
         self._config, self._dataset, self._connection = config, dataset, connection
         self._prompts = prompts
-        self._job: Job | None = None
+        self._ray_folder: Path | None = None
         self._on_ray = Lock()
         """Held while tasks run."""
         self.failure = ""
@@ -265,18 +254,15 @@ class Selection:
     def use_ray(self, session: Session) -> None:
         """Evaluate on a Ray cluster, a combination a task, until the session ends.
 
-        Args:
-            session: the run's; its folder is on storage that all machines share.
+        The session's folder has to be on storage that all machines share.
 
         Raises:
             UserError: Ray is not installed, or there is no such cluster.
         """
-        config = replace(self._config, server=self._connection.for_jobs(self._config.server))
-        session.stack.enter_context(join_ray(config.engine.ray_address))
+        session.stack.enter_context(join_ray(self._config.engine.ray_address))
         # After Ctrl-C the tasks have the time to keep the replies that are under way.
         session.stack.callback(self._on_ray.acquire, timeout=2 * END_S)
-        folder, prompts = session.folder.path.absolute(), self._prompts
-        self._job = partial(evaluate_arm, config=config, prompts=prompts, folder=folder)
+        self._ray_folder = session.folder.path.absolute()
 
     def run(self, recorder: SearchRecorder) -> Found:
         """Select, and record each round.
@@ -285,8 +271,8 @@ class Selection:
             Exception: what no combination is to blame for.
         """
         selector, done, evaluate = self.selector, 0, self.evaluate
-        if self._job:
-            evaluate = partial(self._evaluate_on_ray, self._job, recorder.limit)
+        if self._ray_folder:
+            evaluate = partial(self._evaluate_on_ray, self._ray_folder, recorder.limit)
         while cells := selector.ask():
             outcomes: list[Outcome] = []
 
@@ -312,7 +298,7 @@ class Selection:
     def evaluate(
         self, cells: Sequence[Cell], tick: Tick = lambda _done: None
     ) -> Generator[Outcome, None, None]:
-        """What comes of each cell, in their order; exceptions in place of scores."""
+        """The outcome of each cell, in their order; exceptions in place of scores."""
         return iterate_parallel(self._outcome, cells, self._config.max_concurrent, tick)
 
     def _evaluation(self, choices: Mapping[str, Sequence[str]]) -> Evaluate:
@@ -342,9 +328,11 @@ class Selection:
         return outcome
 
     def _evaluate_on_ray(
-        self, job: Job, limit: FailureLimit, cells: Sequence[Cell], tick: Tick
+        self, folder: Path, limit: FailureLimit, cells: Sequence[Cell], tick: Tick
     ) -> Generator[Outcome, None, None]:
         """As `evaluate`, on Ray."""
+        config = replace(self._config, server=self._connection.for_jobs(self._config.server))
+        job = partial(evaluate_arm, config=config, prompts=self._prompts, folder=folder)
         arms: dict[int, list[int]] = {}
         for arm, place in cells:
             arms.setdefault(arm, []).append(place)
@@ -360,11 +348,7 @@ class Selection:
         yield from (outcomes[cell] for cell in cells)
 
     def _check_function(self, outcomes: Sequence[Outcome]) -> None:
-        """Check that a user's function works anywhere, after the first evaluations.
-
-        Raises:
-            ScorerError: it does not.
-        """
+        """Raise ScorerError if a user's function failed at all of the first evaluations."""
         if all(isinstance(outcome, OwnError) for outcome in outcomes):
             raise ScorerError(
                 f"--evaluate {self._config.evaluate!r} failed wherever it was tried first: "
@@ -399,11 +383,7 @@ class Selection:
         return Found(results=results, spent={"latency_s": latencies})
 
     def _trails(self) -> list[list[list[float]]]:
-        """How the interval of each combination narrowed.
-
-        Returns:
-            For each [datapoints, mean, low, high] after 1, 2, 4, ... datapoints and after all.
-        """
+        """How each combination's interval narrowed: [n, mean, low, high] after n = 1, 2, 4, ..."""
         table = self.selector.table
         ends = [*(2**k for k in range((table.size - 1).bit_length())), table.size]
         intervals = {end: self.selector.intervals(end) for end in ends}
@@ -427,12 +407,7 @@ def evaluate_arm(
 ) -> tuple[list[Any], list[str]]:
     """A job on Ray: evaluate a combination at some datapoints, on a connection of its own.
 
-    Args:
-        hosts: those that are dealt to it.
-        request: the number of the combination, and the places of the datapoints.
-        config: the selection's, the server as the driver found it.
-        prompts: what is chosen from.
-        folder: the run's, on storage that all machines share.
+    The request is the number of the combination, and the places of the datapoints.
 
     Returns:
         The outcome at each datapoint, and why calls failed, as `CallOutcomes.read` says it.

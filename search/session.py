@@ -45,10 +45,7 @@ end last, as they are tried again."""
 class CallOutcomes:
     """Whether the calls of a search failed, from its log of replies, from now on.
 
-    Args:
-        log: the run's.
-        dispatcher: where the calls go.
-        spared: errors that the search itself takes into account: they count as none.
+    Errors of the kinds `spared` count as none: the search itself takes them into account.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class CallOutcomes:
         self._row, self._hits = log.last(), dispatcher.totals()["cache_hits"]
 
     def read(self) -> list[str]:
-        """Why each call that ended since the last look failed, oldest first; "" if it did not.
+        """Why each call since the last time failed, oldest first; "" if it did not.
 
         Calls whose reply was known count: a resumed search repeats what failed, and little else.
         """
@@ -71,12 +68,9 @@ class CallOutcomes:
 
 
 class SearchRecorder:
-    """Takes the rounds of a search; a resumed one plays all of them again, so the files begin anew.
+    """Writes the rounds of a search; a resumed one plays all of them again, into new files.
 
-    Args:
-        session: the run's.
-        progress: shows how far the search is.
-        limit: judges the calls.
+    `limit` judges the calls.
     """
 
     def __init__(self, session: Session, progress: SearchProgress, limit: FailureLimit) -> None:
@@ -96,14 +90,9 @@ class SearchRecorder:
         best: float | None = None,
         status: str | None = None,
     ) -> None:
-        """Write down one round.
+        """Write the metrics of a round, by TensorBoard's names, and show how far the search is.
 
-        Args:
-            step: its number.
-            metrics: by TensorBoard's names; None and what is not finite is left out there.
-            done: how much of the search is done; see `SearchProgress.advance`.
-            best: the best score so far.
-            status: how well the search does, in words, in its place.
+        `done`, `best` and `status` are those of `SearchProgress.advance`.
 
         Raises:
             CallCancelledError: nobody waits for the search any more.
@@ -156,7 +145,7 @@ class Search:
     first: Sequence[Call] = ()
     """Questions to the target models that show, before the search begins, whether they answer."""
     spared: Sequence[type[OllamaError]] = ()
-    """Failures of a call that the search itself takes into account: they do not end it."""
+    """See `CallOutcomes`."""
 
 
 @contextmanager
@@ -169,12 +158,8 @@ def open_search(
 ) -> Iterator[Session]:
     """A session of a search, see `open_session`; a resumed one is checked to be the same.
 
-    Args:
-        command: its name, as in `mutagym evolve`.
-        config: the command's; `search` and `server` are fields of it.
-        may_change: options of this command that a resumed search may change.
-        simulated_target: the target if none is named and the embedded simulator answers.
-        named_by: the flag that names the target.
+    `search` and `server` are fields of the command's config; `may_change` names options of this
+    command that a resumed search may change.
 
     Raises:
         UserError: it cannot begin.
@@ -226,7 +211,6 @@ def _search(session: Session, search: Search) -> Found:
         search.total,
         dispatcher,
         calls_each=search.calls_each,
-        most_calls=search.most_calls,
         lanes=search.width,
         slots_setting=connection.slots_setting,
     )

@@ -31,16 +31,13 @@ FIRST = 20
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one combination did at one datapoint."""
+    """What one combination did at one datapoint: a score from 0 to 1, and what it cost."""
 
     score: float
-    """From 0 to 1; more is better."""
     latency_s: float = 0.0
-    """Seconds, as the server reported them."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     price: float = 0.0
-    """In the currency of the prices."""
 
 
 Outcome: TypeAlias = float | Evaluation | Exception
@@ -53,7 +50,7 @@ class ScoreTable:
         shape: how many choices each name has; an arm is one choice of each.
         size: M.
         delta: how often what a strategy claims may be wrong.
-        max_errors: an arm that fails at more than this share of all M datapoints is unfit.
+        max_errors: an arm that fails at more than this share of all datapoints is unfit.
     """
 
     def __init__(self, shape: Sequence[int], size: int, *, delta: float, max_errors: float) -> None:
@@ -74,7 +71,7 @@ class ScoreTable:
         """The arms that a strategy will not name."""
 
     def write(self, cell: Cell, outcome: Outcome) -> None:
-        """Write what came of a cell; what is no score from 0 to 1 is an error."""
+        """Write the outcome of a cell; what is no score from 0 to 1 is an error."""
         arm, _ = cell
         value = outcome.score if isinstance(outcome, Evaluation) else outcome
         score = score_of(value)
@@ -154,11 +151,7 @@ def hill_climbing(
 ) -> Cells:
     """From several arms at once to their best neighbours, until no neighbour is better.
 
-    Args:
-        table: of the scores.
-        rng: draws where climbs begin, and the order of the neighbours.
-        restarts: how many climbs there are.
-        batch_size: neighbours, which differ in one choice, that a climb evaluates together.
+    A neighbour differs in one choice; a climb evaluates `batch_size` of them together.
     """
     near = [np.flatnonzero((table.places != at).sum(1) == 1).tolist() for at in table.places]
 
@@ -184,12 +177,7 @@ def bayesian(
     """Half of a share of the arms by chance, then those that promise the greatest improvement.
 
     It is expected by a Gaussian process (Matern 5/2) over the one-hot codes of an arm's choices.
-
-    Args:
-        table: of the scores.
-        rng: draws the first arms, at most two a name and two more.
-        budget: the share of the arms, rounded up.
-        batch_size: arms that are chosen together.
+    `budget` is the share, rounded up; `batch_size` arms are chosen together.
     """
     from scipy.stats import norm  # type: ignore[import-untyped]
     from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
@@ -230,11 +218,8 @@ def matrix_ucb(
     arm identification in multi-armed bandits"), on a table of scores as in Zhou et al. (2024, "On
     Speeding Up Language Model Evaluation").
 
-    Args:
-        table: of the scores.
-        budget: the share of the cells, rounded up, and at least one of each arm.
-        batch_size: cells of a round; None: a tenth of all.
-        exploration: how much what is not known counts.
+    `budget` is the share, rounded up, and at least one cell of each arm; a round has `batch_size`
+    cells, or a tenth of all.
     """
     left = math.ceil(budget * table.scores.size - ROUNDING)
     most = batch_size or max(1, table.scores.size // 10)
@@ -260,16 +245,13 @@ def arm_elimination(
     n_initial: int | None = None,
     growth_factor: float = 2.0,
 ) -> Cells:
-    """All arms, in rounds that grow; who is shown to be worse than the leader is out.
+    """All arms, in rounds that grow; an arm that is surely worse than the leader is out.
 
     The leader has the highest mean so far. Its rivals are compared with it datapoint by datapoint,
     each at delta divided by their number. The last arm that is left is evaluated on the whole
     dataset; should it be unfit, those that it beat are in again.
-
-    Args:
-        table: of the scores.
-        n_initial: datapoints of the first round; None: a tenth of the dataset, at least `FIRST`.
-        growth_factor: how many times as many datapoints each round has as the one before.
+    The first round has `n_initial` datapoints, or a tenth of the dataset and at least `FIRST`, each
+    further one `growth_factor` times as many.
     """
     yield from _race(table, lambda: _rivals(table, 0.0, "ruled out"), n_initial, growth_factor)
 
@@ -282,7 +264,7 @@ def epsilon_lucb(
     n_initial: int | None = None,
     growth_factor: float = 2.0,
 ) -> Cells:
-    """As arm elimination, but out is whoever is shown to be at most epsilon above the leader."""
+    """As arm elimination, but an arm is out once it is surely at most epsilon above the leader."""
     out = f"not {epsilon:g} better"
     yield from _race(table, lambda: _rivals(table, epsilon, out), n_initial, growth_factor)
 
@@ -295,10 +277,10 @@ def threshold(
     n_initial: int | None = None,
     growth_factor: float = 2.0,
 ) -> Cells:
-    """As arm elimination, but out is whoever is known to reach the threshold, or to stay below.
+    """As arm elimination, but an arm is out once it surely reaches the threshold, or surely fails.
 
-    Each is tested at delta divided by their number. The surest that reaches it is finished, or
-    where none does, the surest of all: so one that reaches it is named, if there is one.
+    Each is tested at delta divided by their number. The surest that reaches it is evaluated on the
+    whole dataset, or where none does, the surest of all: so one that reaches it is named, if any.
     """
     yield from _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
 
@@ -309,7 +291,7 @@ def _race(
     n_initial: int | None,
     growth_factor: float,
 ) -> Cells:
-    """Those still in at the next datapoints, round by round; the last one at all of them."""
+    """The arms that are still in, on the next datapoints, round by round; the last one on all."""
     batch = n_initial or max(FIRST, table.size // 10)
     end, racing = min(table.size, batch), list(table.arms)
     while cells := table.missing(racing, end if len(racing) > 1 else None):

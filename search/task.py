@@ -27,13 +27,11 @@ class Problem:
     """One question of a task."""
 
     id: str
-    """A name that no other problem of the task has."""
+    """No other problem of the task has it."""
     question: str
-    """What the model is asked, in the user's turn."""
     answer: str | None
     """The right answer, the first of several; None where a scorer of your own needs none."""
     kind: str = ""
-    """What sort of problem it is; "" where nothing was said."""
     others: tuple[str, ...] = ()
     """Further right answers."""
 
@@ -102,7 +100,7 @@ class Task:
     scorer: Scorer = exact_answer
     """What a reply to one of them is worth, 0 to 1."""
     asking: Asking | None = None
-    """How one is put under a prompt and scored, where that takes more than one call."""
+    """How one is asked under a prompt and scored, where that takes more than one call."""
 
     def split(self, held_out: float, seed: int) -> tuple[Task, Task]:
         """The task to search on and the one held out, both in the order of the problems.
@@ -110,10 +108,7 @@ class Task:
         Those held out have the smallest hashes of the seed and the question, so that a larger share
         only adds to them, whatever the order of the problems.
 
-        Args:
-            held_out: the share held out, rounded to whole problems, at least one on each side; 0
-                holds out none.
-            seed: another seed gives another split.
+        The share is rounded to whole problems, at least one on each side; 0 holds out none.
 
         Raises:
             ValueError: the share is not from 0 to below 1, or there is one problem to split.
@@ -217,7 +212,7 @@ def ask_problem(
     think: Think | None = None,
     seed: int = 0,
 ) -> Call:
-    """The call that puts a problem to a model, with the instructions as its system prompt.
+    """The call that asks a model a problem, with the instructions as its system prompt.
 
     `options` are more of Ollama's; the temperature is 0 unless they say otherwise.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +23,6 @@ TOKEN_S, _PROMPT_TOKEN_S = 0.004, 1e-6
 """Seconds that a token takes to be written, and to be read, at a time scale of 1."""
 _INSTANT_S = 1e-9
 """Less than a clock can tell."""
-_RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
-"""The options that a model is loaded with: a change in any loads it anew."""
 
 
 class BusyError(Exception):
@@ -62,9 +60,8 @@ class Turn:
 class Runner:
     """A model in memory, with its slots and the calls on them in the order in which they came."""
 
-    model: str
-    options: Mapping[str, Any]
-    """Those of `_RUNNER_OPTIONS` that it was loaded with."""
+    num_ctx: int
+    """Tokens of context that it was loaded with: another number loads it anew."""
     slots: int
     turns: list[Turn] = field(default_factory=list)
     free_s: list[float] = field(default_factory=list)
@@ -156,8 +153,7 @@ class Engine:
         """What was counted since the last reset; durations in seconds."""
         busy_s = self._busy_s + sum(map(self._held_s, self._active))
         return {
-            "window_s": self.now_s()
-            - self._since_s,  # read last: no more is busy than there is time
+            "window_s": self.now_s() - self._since_s,  # read last: no more is busy than there was
             "busy_slot_s": busy_s,
             "loads": self._loads,
             "prompt_tokens": self._prompt_tokens,
@@ -166,18 +162,13 @@ class Engine:
 
     @asynccontextmanager
     async def turn(
-        self,
-        model: str,
-        options: Mapping[str, Any],
-        prompt_tokens: int,
-        tokens: int,
-        arrived_s: float,
+        self, model: str, num_ctx: int, prompt_tokens: int, tokens: int, arrived_s: float
     ) -> AsyncIterator[Turn]:
         """Hold one of the model's slots until the last token is written, or the caller leaves.
 
         Args:
             model: its full name.
-            options: the request's.
+            num_ctx: tokens of context that it is to have.
             prompt_tokens: to be read.
             tokens: to be written.
             arrived_s: when the request came.
@@ -185,7 +176,7 @@ class Engine:
         Raises:
             BusyError: too many wait for a model.
         """
-        runner, loaded_s = await self._in_memory(model, options, arrived_s)
+        runner, loaded_s = await self._in_memory(model, num_ctx, arrived_s)
         scale = self._settings.time_scale
         turn = Turn(
             arrived_s=arrived_s,
@@ -225,12 +216,9 @@ class Engine:
         until_s = min(turn.due_s, self.now_s())
         return max(0.0, until_s - max(turn.started_s, self._since_s))
 
-    async def _in_memory(
-        self, model: str, options: Mapping[str, Any], arrived_s: float
-    ) -> tuple[Runner, float]:
-        """The model loaded with these options, and the moment from which on it is."""
-        wanted = {name: options[name] for name in _RUNNER_OPTIONS if name in options}
-        if (runner := self._used(model, wanted)) is not None:
+    async def _in_memory(self, model: str, num_ctx: int, arrived_s: float) -> tuple[Runner, float]:
+        """The model loaded with this context, and the moment from which on it is."""
+        if (runner := self._used(model, num_ctx)) is not None:
             return runner, arrived_s
         if self._waiting >= max(1, self._settings.max_queue):
             raise BusyError
@@ -238,40 +226,38 @@ class Engine:
         try:
             async with self._loader:
                 # Another call may have loaded it while this one waited.
-                if (runner := self._used(model, wanted)) is None:
-                    runner = await self._load(model, wanted, max(arrived_s, self._loaded_s))
+                if (runner := self._used(model, num_ctx)) is None:
+                    runner = await self._load(model, num_ctx, max(arrived_s, self._loaded_s))
                 return runner, max(arrived_s, self._loaded_s)
         finally:
             self._waiting -= 1
 
-    def _used(self, model: str, wanted: Mapping[str, Any]) -> Runner | None:
-        """The model in memory, now the last used; None where it is not, or with other options."""
+    def _used(self, model: str, num_ctx: int) -> Runner | None:
+        """The model in memory, now the last used; None where it is not, or has another context."""
         runner = self.runners.get(model)
-        if runner is None or runner.options != wanted:
+        if runner is None or runner.num_ctx != num_ctx:
             return None
         self.runners[model] = self.runners.pop(model)
         return runner
 
-    async def _load(self, model: str, wanted: Mapping[str, Any], moment_s: float) -> Runner:
+    async def _load(self, model: str, num_ctx: int, moment_s: float) -> Runner:
+        """Load a model, in the place of the one that was used least recently if there is no room.
+
+        One that still answers calls goes once they have ended.
+        """
         room = self._settings.max_loaded_models or math.inf
         oldest = next(iter(self.runners), model) if len(self.runners) >= room else model
         victim = self.runners.pop(model if model in self.runners else oldest, None)
-        try:
-            if victim is not None and victim.turns:
-                await victim.idle.wait()
-                moment_s = max(moment_s, victim.ended_s)
-            moment_s += self._settings.load_s * self._settings.time_scale
+        if victim is not None and victim.turns:
+            await victim.idle.wait()
+            moment_s = max(moment_s, victim.ended_s)
+        moment_s += self._settings.load_s * self._settings.time_scale
+        await self.running.wait()
+        while moment_s - self.now_s() > _INSTANT_S:
+            await asyncio.sleep(moment_s - self.now_s())
             await self.running.wait()
-            while moment_s - self.now_s() > _INSTANT_S:
-                await asyncio.sleep(moment_s - self.now_s())
-                await self.running.wait()
-        except asyncio.CancelledError:  # the client left: nothing is loaded
-            self._loaded_s = max(self._loaded_s, self.now_s())
-            if victim is not None and victim.turns:
-                self.runners[victim.model] = victim
-            raise
         self._loads += 1
         self._loaded_s = moment_s
         slots = 1 if model in self._one_slot else self._settings.slots
-        self.runners[model] = Runner(model, wanted, slots)
+        self.runners[model] = Runner(num_ctx, slots)
         return self.runners[model]

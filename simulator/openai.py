@@ -7,11 +7,8 @@ them, and in `reasoning`, as Ollama and vLLM do.
 
 from __future__ import annotations
 
-import base64
-import re
 import time
 import uuid
-from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,15 +22,9 @@ from simulator.serving import STATE, ApiError, Body, State, Work, answer, as_jso
 
 PATHS = ("/v1/", "/props")
 """Where requests are this API's, or llama.cpp's own."""
-_SAME = ("temperature", "top_p", "seed", "top_k", "min_p", "repeat_penalty")
-"""Ollama's options that are called so here, too."""
-_EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "ultra", "max", "none")
+_SAMPLING = ("temperature", "seed")
 _THINK: dict[str, bool | str] = {"minimal": "low", "xhigh": "max", "ultra": "max", "none": False}
 """Ollama's `think` for an effort, where it is not called so there, too."""
-_PICTURE = re.compile(
-    "data:(image/(jpe?g|png|webp))?;base64,([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(=|[A-Za-z0-9+/])=)?"
-)
-_NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 503: "unavailable_error"}
 
 
@@ -55,10 +46,11 @@ def error_body(status: int, text: str) -> Body:
 
 def _read_completion(state: State, raw: bytes) -> Work:
     """The work of `/v1/chat/completions`."""
-    body = ollama.checked(ollama.parse(raw))
+    body = ollama.parse(raw)
     if not body.get("messages"):
         raise ApiError(400, "'messages' is required")
-    stop, options = body.get("stop", []), {name: body[name] for name in _SAME if name in body}
+    stop = body.get("stop", [])
+    options: dict[str, Any] = {each: body[each] for each in _SAMPLING if each in body}
     options["stop"] = [stop] if isinstance(stop, str) else stop
     options["num_predict"] = body.get("max_completion_tokens", body.get("max_tokens", -1))
     asked = {
@@ -67,9 +59,7 @@ def _read_completion(state: State, raw: bytes) -> Work:
         "options": options,
         "format": _format(body.get("response_format")),
         "think": _think(body),
-        "tools": body.get("tools") or [],
     }
-    asked = ollama.checked(asked)
     model = ollama.find_model(state, asked["model"])
     reply = state.composer.reply(ollama.read_question(state, model, asked, "chat"))
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
@@ -100,13 +90,13 @@ def _read_completion(state: State, raw: bytes) -> Work:
             said = _thoughts(piece.thinking) or {"content": piece.text}
             yield piece.tokens, event(choice(said))
         yield reply.tokens, event(choice({}, reply.reason), timings=timings(turn))
-        if _table(body.get("stream_options")).get("include_usage"):
+        if body.get("stream_options", {}).get("include_usage"):
             yield reply.tokens, event([], usage=usage)
         yield reply.tokens, b"data: [DONE]\n\n"
 
     return Work(
         model=model,
-        options={},
+        num_ctx=state.settings.num_ctx,
         prompt_tokens=reply.prompt_tokens,
         tokens=reply.tokens,
         whole=whole,
@@ -117,20 +107,13 @@ def _read_completion(state: State, raw: bytes) -> Work:
 
 def _read_embeddings(state: State, raw: bytes) -> Work:
     """The work of `/v1/embeddings`."""
-    body = ollama.checked(ollama.parse(raw))
-    if not body.get("input"):
-        raise ApiError(400, '"input" or "content" must be provided')
-    encoding = body.get("encoding_format", "float")
-    if encoding not in ("float", "base64"):  # of any type: not a set, for it may not be hashable
-        raise ApiError(400, f"Invalid value for 'encoding_format' = {encoding}.")
-    work = ollama.embed_work(state, body)
+    work = ollama.read_embed(state, raw)
 
     def whole(turn: Turn) -> Body:
         reply = work.whole(turn)
-        rows = [row if encoding == "float" else _base64(row) for row in reply["embeddings"]]
         data = [
             {"object": "embedding", "index": place, "embedding": row}
-            for place, row in enumerate(rows)
+            for place, row in enumerate(reply["embeddings"])
         ]
         usage = {"prompt_tokens": work.prompt_tokens, "total_tokens": work.prompt_tokens}
         return {"object": "list", "model": reply["model"], "data": data, "usage": usage}
@@ -138,75 +121,43 @@ def _read_embeddings(state: State, raw: bytes) -> Work:
     return replace(work, whole=whole)
 
 
-def _base64(row: list[float]) -> str:
-    return base64.b64encode(array("f", row).tobytes()).decode()
-
-
 def _thoughts(text: str) -> dict[str, str]:
     return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
-def _joined(message: object) -> object:
-    """A message with its content as one text, and apart from it what no model here can read.
+def _joined(message: Body) -> Body:
+    """A message with its content as one text.
 
     Raises:
-        ApiError: 400, a part is none that Ollama reads.
+        ApiError: 400, a part is no text.
     """
-    parts = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(message, dict) or not isinstance(parts, list):
+    parts = message.get("content")
+    if not isinstance(parts, list):
         return message
-    texts, images = [], []
-    for part in parts:
-        match part:
-            case {"type": "text", "text": str(text)}:
-                texts.append(text)
-            case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
-                if _PICTURE.fullmatch(url) is None:
-                    is_web = url.startswith(("http://", "https://"))
-                    raise ApiError(400, _NO_URLS if is_web else "invalid image input")
-                images.append(url)
-            case {"type": "input_audio", "input_audio": {"data": str(sound)}}:
-                images.append(sound)
-            case {"type": "input_audio", "input_audio": dict()}:
-                raise ApiError(400, "invalid input_audio format: missing data")
-            case {"type": "input_audio"}:
-                raise ApiError(400, "invalid input_audio format")
-            case _:
-                raise ApiError(400, "invalid message format")
-    return message | {"content": "\n\n".join(texts), "images": images}
+    if any(part.get("type") != "text" for part in parts):
+        raise ApiError(400, "invalid message format: no model here reads other parts than text")
+    return {**message, "content": "\n\n".join(part["text"] for part in parts)}
 
 
-def _think(body: Body) -> bool | str | None:
+def _think(body: Body) -> Any:  # noqa: ANN401 - JSON
     """Whether to think, or how hard: OpenAI's effort, else llama.cpp's `chat_template_kwargs`."""
-    effort = body.get("reasoning_effort")
-    if "reasoning" in body:
-        effort = _table(body["reasoning"]).get("effort")
-    if effort in (None, ""):  # of any type: not a set, for it may not be hashable
-        enabled = _table(body.get("chat_template_kwargs")).get("enable_thinking")
-        return enabled if isinstance(enabled, bool) else None
-    if not isinstance(effort, str) or effort not in _EFFORTS:
-        *others, last = (f'"{each}"' for each in _EFFORTS)
-        expected = f"{', '.join(others)}, or {last}"
-        raise ApiError(400, f'invalid reasoning value: "{effort}" (must be {expected})')
-    return _THINK.get(effort, effort)
+    effort = body.get("reasoning", {}).get("effort") or body.get("reasoning_effort")
+    if effort:
+        return _THINK.get(effort, effort)
+    return body.get("chat_template_kwargs", {}).get("enable_thinking")
 
 
-def _format(wanted: object) -> object:
+def _format(wanted: Body | None) -> Any:  # noqa: ANN401 - "json", a schema or None
     """Ollama's `format` for a `response_format`."""
-    kind = _table(wanted).get("type")
-    if wanted is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return "json"
-    schema = _table(_table(wanted).get("json_schema")).get("schema")
-    if kind == "json_schema" and isinstance(schema, dict):
-        return schema
+    match wanted:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return "json"
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return schema
     known = '"text", "json_object" or "json_schema"'
-    raise ApiError(400, f"response_format type must be one of {known}, got {kind!r}")
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    raise ApiError(400, f"response_format type must be one of {known}, got {wanted!r:.100}")
 
 
 async def _models(request: web.Request) -> web.Response:

@@ -33,7 +33,7 @@ class SchemaError(ValueError):
     """A `format` is no JSON schema that can be followed."""
 
 
-class PromptTooLongError(ValueError):
+class PromptTooLongError(Exception):
     """A prompt does not fit into the context, and must not be cut; `body` is llama.cpp's error."""
 
     def __init__(self, tokens: int, context: int) -> None:
@@ -57,8 +57,7 @@ class Question:
     system: str = ""
     history: tuple[tuple[str, str], ...] = ()
     """The other turns of a chat, each a role and a text."""
-    more: str = ""
-    """What else decides the reply (a template, a context, raw mode), as JSON; "" without any."""
+    template: str = ""
     think: bool | str | None = None
     """Whether it is to think, or how hard; None leaves it to the model."""
     format: Any = None
@@ -81,7 +80,7 @@ class Question:
         said = (self.prompt, self.system, json.dumps(self.history))
         shape = json.dumps(self.format, sort_keys=True)
         drawn = (self.temperature, self.seed) if self.temperature > 0 else ()
-        content = (*map(without_boundaries, said), self.more, shape)
+        content = (*map(without_boundaries, said), self.template, shape)
         return digest_of(*more, self.model, *content, *drawn)
 
 

@@ -91,7 +91,8 @@ class Work:
 
     model: str
     """The full name."""
-    options: Body
+    num_ctx: int
+    """Tokens of context that the model is to have."""
     prompt_tokens: int
     tokens: int = 0
     whole: Callable[[Turn], Body]
@@ -115,7 +116,12 @@ async def answer(read: Callable[[State, bytes], Work], request: web.Request) -> 
     state.max_in_flight = max(state.max_in_flight, state.in_flight)
     try:
         raw = await request.read()
-        work = read(state, raw)
+        try:
+            work = read(state, raw)
+        except SchemaError as error:
+            raise ApiError(500, f"invalid format: {error}") from None
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            raise ApiError(400, f"the request cannot be read: {error!r:.200}") from None
         state.calls[work.model] += 1
         await state.outages.passed(request, is_call=True)
         fault = state.faults.strike(request.path, raw, work.model)
@@ -125,8 +131,6 @@ async def answer(read: Callable[[State, bytes], Work], request: web.Request) -> 
         failed = fault is not None and fault.fails_call
     except BusyError:
         raise ApiError(503, BUSY) from None
-    except SchemaError as error:
-        raise ApiError(500, f"invalid format: {error}") from None
     finally:
         state.in_flight -= 1
         state.failed += failed
@@ -153,7 +157,7 @@ async def _struck(
             is_garbage = True
     streams = work.chunks is not None and not is_garbage
     response: web.StreamResponse | None = None
-    asked = (work.model, work.options, work.prompt_tokens, work.tokens)
+    asked = (work.model, work.num_ctx, work.prompt_tokens, work.tokens)
     async with state.engine.turn(*asked, arrived_s) as turn:
         if streams and (breaks is None or breaks.at != "start"):
             half = breaks is not None and breaks.at == "body"

@@ -4,7 +4,7 @@ The models know a text by finitely many *features*, whatever the text: its topic
 why), whether a harsh word stands in it, and its marks of style, such as "As a teacher I ask:",
 which a mutation adds or strips. The target counts points of suspicion over these features, and
 answers, half-refuses or refuses. Everything is a pure function of the text, so the best policy of a
-world can be computed (`benchmarks/worlds.py`).
+world can be computed (`benchmarks/optimum.py`).
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ from simulator.settings import Settings
 
 # As the commands do: torch's threads must not spin beside other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Small networks on one thread, in child processes too: beside other work several threads wait for each other
-# most of the time, and the bits do not depend on how many cores the machine has.
+# Small networks on one thread, in child processes too: beside other work several threads wait for
+# each other most of the time, and the bits do not depend on how many cores the machine has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 # A shell's job in the background ignores Ctrl-C, and its children do; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A law holds or it does not, however busy the machine is. The examples are the same each time, so that who
-# breaks no law fails no test; `make soak` looks for new ones.
+# A law holds or it does not, however busy the machine is. The examples are the same each time, so
+# that a change that breaks no law fails no test; `make soak` looks for new ones.
 settings.register_profile("mutagym", deadline=None, derandomize=True)
 # `pytest --hypothesis-profile fuzz`: for the tests that feed us rubbish (`make soak`).
 settings.register_profile("fuzz", deadline=None, max_examples=10_000)
@@ -56,7 +56,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def sentence_encoder() -> MiniLMEncoder:
-    """The packaged all-MiniLM-L6-v2 in 8 bits, as commands have it; its conversion takes seconds, once."""
+    """The packaged all-MiniLM-L6-v2 in 8 bits, as commands have it; converted once, in seconds."""
     encoder = local_encoder("all-MiniLM-L6-v2")
     assert isinstance(encoder, MiniLMEncoder)
     return encoder

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections import defaultdict
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -42,8 +41,6 @@ def test_each_package_imported_is_ours(name: str) -> None:
 PACKAGES = tuple(
     sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
 )
-NAMES_APART = ("simulator", "benchmarks")
-"""Class names here are their own affair: one is a process of its own, the other a folder of scripts."""
 DOORS = ("train.train_query_mutator", "mutagym")
 """The two doors from below up to the commands."""
 
@@ -61,7 +58,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imported(tree: ast.Module, known: AbstractSet[str]) -> set[str]:
-    """The modules of ours that a module imports anywhere, in functions and for type checking, too."""
+    """The modules of ours that a module imports anywhere, in functions, too."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -73,37 +70,6 @@ def imported(tree: ast.Module, known: AbstractSet[str]) -> set[str]:
     return found & known
 
 
-def circle(arrows: Mapping[str, set[str]]) -> list[str]:
-    """The modules of a circle, in the order of their imports; none where there is no circle."""
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        for target in sorted(arrows[name]):
-            if found := visit(target, [*path, name]):
-                return found
-        done.add(name)
-        return []
-
-    return next((found for name in sorted(arrows) if (found := visit(name, []))), [])
-
-
-def test_no_imports_of_our_rooms_form_a_circle() -> None:
-    """Between rooms; a room's own files may know each other's types."""
-    arrows: dict[str, set[str]] = {package: set() for package in PACKAGES}
-    trees = modules()
-    for name, tree in trees.items():
-        if name not in DOORS:
-            room = name.partition(".")[0]
-            arrows[room] |= {
-                target.partition(".")[0] for target in imported(tree, trees.keys())
-            } - {room}
-    assert circle(arrows) == []
-
-
 def test_no_imports_of_our_modules_form_a_circle() -> None:
     """Imports at the top of a file or in a function; those for type checking alone load nothing."""
     trees = {name: without_type_checking(tree) for name, tree in modules().items()}
@@ -112,7 +78,7 @@ def test_no_imports_of_our_modules_form_a_circle() -> None:
         for name, tree in trees.items()
         if name not in DOORS
     }
-    assert circle(arrows | {door: set() for door in DOORS}) == []
+    TopologicalSorter(arrows).prepare()  # raises a CycleError that names the circle
 
 
 def without_type_checking(tree: ast.Module) -> ast.Module:
@@ -123,13 +89,3 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
         if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
     ]
     return ast.Module(body=kept, type_ignores=[])
-
-
-def test_no_two_public_classes_share_a_name() -> None:
-    places: dict[str, list[str]] = defaultdict(list)
-    for name, tree in modules().items():
-        if name.partition(".")[0] not in NAMES_APART:
-            for node in tree.body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places[node.name].append(name)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -1,4 +1,4 @@
-"""The world that is served by default, read once for all tests: it never changes, and is read in 0.1 s."""
+"""The world that is served by default, read once for all tests."""
 
 from __future__ import annotations
 

@@ -121,13 +121,7 @@ class LinearBandit(nn.Module):
         return not torch.equal(self.precision, torch.diag(self.precision.diagonal()))
 
     def fit_components(self, embeddings: Observations) -> None:
-        """Find the principal components of the training queries' embeddings (queries, D).
-
-        Raises:
-            ValueError: it has learned already.
-        """
-        if self.has_learned:
-            raise ValueError("the bandit has learned already; its features cannot change any more")
+        """Find the principal components of the training queries' embeddings (queries, D)."""
         rows = torch.from_numpy(embeddings.astype(np.float64))
         self.centre.copy_(rows.mean(dim=0))
         spread = rows - self.centre
@@ -232,11 +226,10 @@ class LaneBandit(LaneRollouts):
     Args:
         envs: a Gymnasium environment a lane.
         how: see `explore`.
-        n_steps: steps of each lane in a rollout.
         embeddings: (queries, D), those of the training queries.
         rules: the actions whose mutator is a rule.
         keeps_visited: whether `visited` is kept, for `fit_network`.
-        options: see `LaneRollouts`.
+        options: see `LaneRollouts`; `n_steps`: steps of each lane in a rollout.
     """
 
     policy: BanditPolicy  # type: ignore[assignment] # SB3 names the policy that PPO has
@@ -246,7 +239,6 @@ class LaneBandit(LaneRollouts):
         envs: Sequence[gymnasium.Env[Any, Any]],
         how: Explore,
         *,
-        n_steps: int,
         embeddings: Observations,
         rules: Sequence[int] = (),
         keeps_visited: bool = False,
@@ -255,31 +247,15 @@ class LaneBandit(LaneRollouts):
         self.how, self.keeps_visited = how, keeps_visited
         self.visited: dict[str, torch.Tensor] = {}
         """The last steps: observations (T, lanes, size); rewards, dones, scored (T, lanes)."""
-        super().__init__(
-            BanditPolicy,
-            envs,
-            n_steps=n_steps,
-            learning_rate=0.0,
-            gamma=1.0,
-            gae_lambda=1.0,
-            ent_coef=0.0,
-            vf_coef=0.0,
-            max_grad_norm=0.0,
-            use_sde=False,
-            sde_sample_freq=-1,
-            policy_kwargs={"rules": tuple(rules)},
-            **options,
-        )
+        options |= dict.fromkeys(("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"), 0.0)
+        options |= {"gamma": 1.0, "gae_lambda": 1.0, "use_sde": False, "sde_sample_freq": -1}
+        super().__init__(BanditPolicy, envs, policy_kwargs={"rules": tuple(rules)}, **options)
         self.policy.model.fit_components(embeddings)
 
     def choose(self, observation: Observations, lane: int, row: int) -> tuple[int, float, float]:
         """The next action; value and log probability are 0."""
-        seed = self.seed or 0
-        return (
-            explore(self.policy.model, self.how, observation, seed=seed, lane=lane, row=row),
-            0.0,
-            0.0,
-        )
+        key = {"seed": self.seed or 0, "lane": lane, "row": row}
+        return explore(self.policy.model, self.how, observation, **key), 0.0, 0.0
 
     def greedy(self, observation: Observations) -> int:
         """The mutator that is expected to earn most; for any thread."""

@@ -181,18 +181,15 @@ def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int
     """
     rows = num_processes * num_steps
     rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
-    if rows > MOST_ROWS:
-        raise ValueError(f"{rollout} is over {MOST_ROWS}: lower --num-steps or --num-processes")
-    if rows == 1:
+    if not 1 < rows <= MOST_ROWS:
         raise ValueError(
-            f"{rollout} is too short to learn from: raise --num-steps or --num-processes"
+            f"{rollout} is not of 2 to {MOST_ROWS}: change --num-steps or --num-processes"
         )
-    if num_mini_batch < rows and rows % num_mini_batch == 0:
-        return
-    fewer, more = range(min(num_mini_batch, rows) - 1, 0, -1), range(num_mini_batch + 1, rows)
-    nearest = [next((n for n in each if rows % n == 0), None) for each in (fewer, more)]
-    fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
-    choice = " or ".join(str(n) for n in nearest if n)
-    raise ValueError(
-        f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
-    )
+    if num_mini_batch == rows or rows % num_mini_batch:
+        divisors = [each for each in range(1, rows) if rows % each == 0]
+        fewer = [each for each in divisors if each < num_mini_batch][-1:]
+        more = [each for each in divisors if each > num_mini_batch][:1]
+        raise ValueError(
+            f"--num-mini-batch {num_mini_batch} does not divide {rollout} into minibatches of two "
+            f"or more: choose a divisor, such as {' or '.join(map(str, fewer + more))}"
+        )

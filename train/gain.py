@@ -91,25 +91,24 @@ class Look:
 
     def metrics(self) -> dict[str, float]:
         """The numbers under TensorBoard's names."""
-        is_scored = ~np.isnan(self.results)
-        numbers = {
-            "gain/success": float(self.results[is_scored].sum() / max(1, is_scored.sum())),
-            "gain/kept_steps": float(self.kept_steps),
-            "gain/unscored": float((~is_scored).sum()),
-        }
-        for name, each in {"gain/gain": self.gain, "gain/slope": self.slope}.items():
+        unscored = int(np.isnan(self.results).sum())
+        scored = max(1, len(self.results) - unscored)
+        numbers = {"gain/kept_steps": self.kept_steps, "gain/unscored": unscored}
+        found = {"gain/success": float(np.nansum(self.results)) / scored, **numbers}
+        for name, each in (("gain/gain", self.gain), ("gain/slope", self.slope)):
             if each is not None:
-                numbers |= {name: each.mean, f"{name}_low": each.low, f"{name}_high": each.high}
-        return numbers
+                found |= {name: each.mean, f"{name}_low": each.low, f"{name}_high": each.high}
+        return found
 
     def text(self) -> str:
         """One line in words."""
-        parts = [f"gain {_points(self.gain)} over {self.rival!r}, the best of the fixed mutators"]
+        line = f"look at step {self.steps}: gain {_points(self.gain)} over {self.rival!r}, "
+        line += "the best of the fixed mutators"
         if self.slope is not None:
-            parts.append(f"{_points(self.slope)} by {PER:,} steps of late")
+            line += f"; {_points(self.slope)} by {PER:,} steps of late"
         if unscored := np.isnan(self.results).sum():
-            parts.append(f"{unscored} kept queries could not be scored")
-        return f"look at step {self.steps}: {'; '.join(parts)}"
+            line += f"; {unscored} kept queries could not be scored"
+        return line
 
 
 class GainRecord:
@@ -118,9 +117,8 @@ class GainRecord:
     def __init__(self, groups: Sequence[str], settings: GainConfig) -> None:
         self._settings = settings
         places = {group: place for place, group in enumerate(dict.fromkeys(groups))}
-        self._of_group = np.zeros((len(groups), len(places)))
+        self._of_group = np.eye(len(places))[[places[group] for group in groups]]
         """(queries, groups): 1 where the query is of the group."""
-        self._of_group[np.arange(len(groups)), [places[group] for group in groups]] = 1
         self.fixed: dict[str, Results] = {}
         """The results of each fixed mutator, by name; set before the first look."""
         self.looks: list[Look] = []
@@ -170,21 +168,17 @@ class GainRecord:
     def summary(self) -> dict[str, Any]:
         """What the run's summary says of the gain."""
         last = self.looks[-1] if self.looks else None
-        slope = last.slope if last else None
+        gain, slope = (last.gain, last.slope) if last else (None, None)
         return {
             "kept_queries": len(self._of_group),
             "kept_steps": last.kept_steps if last else 0,
-            "gain": round(last.gain.mean, 4) if last else None,
-            "gain_interval": _ends(last.gain if last else None),
+            "gain": _mean(gain),
+            "gain_interval": _ends(gain),
             "gain_over": last.rival if last else None,
-            "gain_slope": round(slope.mean, 4) if slope else None,
+            "gain_slope": _mean(slope),
             "gain_slope_interval": _ends(slope),
             "gain_looks": [
-                {
-                    "env_steps": look.steps,
-                    "gain": round(look.gain.mean, 4),
-                    "interval": _ends(look.gain),
-                }
+                {"env_steps": look.steps, "gain": _mean(look.gain), "interval": _ends(look.gain)}
                 for look in self.looks
             ],
             "until_sure": self.end or None,
@@ -221,14 +215,8 @@ class Looks(BaseCallback):
     """Looks at the policy before a rollout where that is due; ends the run once it is settled.
 
     It comes before the callback that saves the run, so that a look is saved with it. A look that
-    was interrupted is made again, its replies from the log.
-
-    Args:
-        config: the run's.
-        kept: the kept queries.
-        env: has the rules and models that they are played with.
-        max_workers: the most episodes at once.
-        name: of the run, where there are several.
+    was interrupted is made again, its replies from the log. `env` has the rules and models that the
+    kept queries are played with, at most `max_workers` at once.
     """
 
     def __init__(
@@ -252,8 +240,6 @@ class Looks(BaseCallback):
     def look(self, model: LanePPO | LaneBandit) -> None:
         """Look at the policy, unless that was done; at the first look each mutator plays, too.
 
-        Nothing is recorded where it raises.
-
         Raises:
             RunStoppedError: too many episodes could not be scored.
             CallCancelledError: the run was stopped meanwhile.
@@ -263,11 +249,10 @@ class Looks(BaseCallback):
             return
         names = [] if record.fixed else [mutator.name for mutator in self._rules.mutators]
         if names:
-            write_stderr(
-                f"{self._prefix}kept queries: each of {len(names)} mutators plays them once, "
-                "the policy at each look"
-            )
-        choices = [*map(_always, range(len(names))), model.greedy]
+            plays = f"each of {len(names)} mutators plays them once, the policy at each look"
+            write_stderr(f"{self._prefix}kept queries: {plays}")
+        fixed: list[Choose] = [lambda _shown, k=k: k for k in range(len(names))]  # type: ignore[misc]
+        choices = [*fixed, model.greedy]
         results, kept_steps = self._play(choices)
         record.fixed = record.fixed or dict(zip(names, results, strict=False))
         kept_steps += record.looks[-1].kept_steps if record.looks else 0
@@ -322,14 +307,13 @@ class Looks(BaseCallback):
         return True
 
 
-def _always(action: int) -> Choose:
-    return lambda _shown: action
-
-
 def _points(interval: Interval) -> str:
     """An interval of shares, in percentage points."""
-    mean, low, high = (f"{100 * each:+.1f}" for each in interval)
-    return f"{mean} points [{low}, {high}]"
+    return "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * each for each in interval))
+
+
+def _mean(interval: Interval | None) -> float | None:
+    return None if interval is None else round(interval.mean, 4)
 
 
 def _ends(interval: Interval | None) -> list[float] | None:

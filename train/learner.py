@@ -10,24 +10,21 @@ rollout before. With the log of replies behind it a run is played on as if nothi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import HParam, Logger
+from stable_baselines3.common.logger import Logger
 
-from envs.batched import BatchedQueryMutationEnv
 from envs.episode import begin_together
-from envs.query_mutation import QueryMutationEnv
+from envs.query_mutation import QueryMutationEnv, step_envs
 from ollama_utils.batching import batch_encode_queries
 from records.errors import UserError
 from records.outputs import replacing
 from records.run_folder import RecordedRun, RunFolder
-from records.settings import resolved
 from train.bandit import LEARNING_RATE_SHARE, LaneBandit, fit_network, rule_actions
 from train.config import TrainConfig
 from train.gain import Looks, SettledError
@@ -44,13 +41,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Learner:
-    """A policy in training.
-
-    Args:
-        config: the run's settings.
-        envs: an environment a lane.
-        folder: the run's.
-        saved: the checkpoint of a run that is resumed; `restore` is to follow.
+    """A policy in training; `saved` is the checkpoint of a resumed run: `restore` is to follow.
 
     Raises:
         EncodingError: a training query that a bandit is to know cannot be embedded.
@@ -67,9 +58,8 @@ class Learner:
         # on a network of this size, and on a busy machine faster.
         torch.set_num_threads(1)
         self.config, self.envs, self.folder = config, envs, folder
-        self.logger: Logger = make_logger(
-            folder, saved["counters"]["num_timesteps"] if saved else 0
-        )
+        done = saved["counters"]["num_timesteps"] if saved else 0
+        self.logger: Logger = make_logger(folder, done)
         self.looks: Looks | None = None
         """Those at the kept queries; None where none are kept."""
         by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
@@ -79,11 +69,6 @@ class Learner:
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, or until the gain is settled."""
-        if not self.model.num_timesteps:
-            flags = resolved(self.config).items()
-            numbers = {k: v for k, v in flags if isinstance(v, bool | int | float | str)}
-            metrics = {"rollout/success_rate": 0.0, "rollout/ep_rew_mean": 0.0}
-            self.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         looks = [self.looks] if self.looks else []
         checkpoints = Checkpoints(self, recorder)
         try:
@@ -154,8 +139,7 @@ class Learner:
         config, options = self.config, {"seed": self.config.seed}
         if config.driven_by == "phased":
             workers = config.max_workers or PHASE_WORKERS
-            vector = BatchedQueryMutationEnv(self.envs, max_workers=workers)
-            return options | {"step_all": vector.step_envs}
+            return options | {"step_all": partial(step_envs, self.envs, max_workers=workers)}
         return options | {"workers": 1 if config.driven_by == "sequential" else config.max_workers}
 
     def _ppo(self) -> LanePPO:
@@ -183,15 +167,16 @@ class Learner:
 
     def _bandit(self) -> LaneBandit:
         """A bandit that knows nothing yet but the training queries."""
-        config = self.config
-        embeddings = self._embeddings
+        config, env = self.config, self.envs[0]
+        queries = list(dict.fromkeys(env.queries))
+        embeddings = batch_encode_queries(env.models.encoder, queries)
         with UPDATE_LOCK:
             model = LaneBandit(
                 self.envs,
                 "thompson" if config.algorithm == "thompson" else "linucb",
                 n_steps=config.bandit_steps,
                 embeddings=embeddings,
-                rules=rule_actions(self.envs[0].rules.mutators),
+                rules=rule_actions(env.rules.mutators),
                 keeps_visited=config.algorithm == "auto",
                 **self._options(),
             )
@@ -209,20 +194,9 @@ class Learner:
             setattr(model, name, getattr(bandit, name))
         return model
 
-    @cached_property
-    def _embeddings(self) -> NDArray[np.float32]:
-        """Those of the training queries (queries, D)."""
-        env = self.envs[0]
-        return batch_encode_queries(env.models.encoder, list(dict.fromkeys(env.queries)))
-
 
 class Checkpoints(BaseCallback):
-    """After every update: the log entry, and the state of the run; now and then the policy.
-
-    Args:
-        learner: what is saved.
-        recorder: likewise.
-    """
+    """After every update: the log entry, and the state of the run; now and then the policy."""
 
     def __init__(self, learner: Learner, recorder: Recorder) -> None:
         super().__init__()
@@ -242,13 +216,11 @@ class Checkpoints(BaseCallback):
         transitions.sync()
         metrics.sync()
         state = learner.state()
-        lines = {
-            "transitions": transitions.count,
-            "sha256": transitions.sha256,
-            "metrics": metrics.count,
-        }
+        counts = {"transitions": transitions.count, "metrics": metrics.count}
+        state |= {"recorder": self._recorder.state()}
+        state |= {"lines": counts | {"sha256": transitions.sha256}}
         with replacing(learner.folder.checkpoint) as part:
-            torch.save(state | {"recorder": self._recorder.state(), "lines": lines}, part)
+            torch.save(state, part)
         learner.weights = {name: each.clone() for name, each in state["policy"].items()}
         if model.rollouts > self._logged and model.rollouts % config.save_interval == 0:
             learner.save_policy(f"checkpoints/policy-{model.num_timesteps}")

@@ -87,11 +87,6 @@ class TrainedRun:
     changed_ns: int
     """When its policy was last written."""
 
-    @property
-    def name(self) -> str:
-        """The folder's own name."""
-        return self.path.name
-
     def load_network(self) -> PolicyNetwork:
         """The network of its policy.
 
@@ -130,9 +125,7 @@ def seed_runs(path: str | Path) -> list[Path]:
         UserError: its config.toml is damaged.
     """
     folder = Path(path).absolute()
-    if not (folder / CONFIG).is_file():
-        return []
-    config = _config(folder)
+    config = _config(folder) if (folder / CONFIG).is_file() else {}
     first, count = config.get("seed"), config.get("seeds")
     if count is None:
         return []
@@ -153,20 +146,18 @@ def load_run(path: str | Path) -> TrainedRun:
     expected = "expected the folder of a `mutagym train` run"
     if not (folder / CONFIG).is_file():
         raise UserError(f"{str(path)!r} is not a run; {expected}")
-    config = _config(folder)
     if seeds := seed_runs(folder):
         raise UserError(
             f"{str(path)!r} holds the runs of {len(seeds)} seeds, each with a policy of its own: "
             f"name one of them, such as {str(Path(path) / seeds[0].name)!r}"
         )
+    config = _config(folder)
     if "agents" in config:
         raise UserError(f"{str(path)!r} is an evaluation; {expected}")
     for key, kind in (("mutators", list), ("encoder", str), ("target-model", str)):
         if not isinstance(config.get(key), kind):
-            raise UserError(
-                f"{str(folder / CONFIG)!r} has {config.get(key)!r:.60} as {key!r}; "
-                f"expected {'a list' if kind is list else 'a text'}, as a training run has"
-            )
+            found = f"{str(folder / CONFIG)!r} has {config.get(key)!r:.60} as {key!r}"
+            raise UserError(f"{found}; {expected}")
     if not (folder / WEIGHTS).is_file():
         raise UserError(
             f"the run {str(path)!r} has no {WEIGHTS} yet: wait for its end, or end it with "
@@ -174,19 +165,16 @@ def load_run(path: str | Path) -> TrainedRun:
         )
     try:
         queries = read_json_object(folder / QUERIES, MOST_QUERIES_BYTES)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{str(folder / QUERIES)!r} cannot be read ({error}): the run is damaged; train again"
-        ) from error
-    train, kept = queries.get("train"), queries.get("kept", [])
-    if not isinstance(train, list) or not isinstance(kept, list):
-        raise UserError(f"{str(folder / QUERIES)!r} has no list 'train' of the queries trained on")
+        trained_on = [*queries["train"], *queries.get("kept", [])]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"{str(folder / QUERIES)!r} is damaged ({why}): train again") from error
     return TrainedRun(
         path=folder,
         mutators=tuple(map(str, config["mutators"])),
         encoder=config["encoder"],
         target_model=config["target-model"],
-        train_queries=(*map(str, train), *map(str, kept)),
+        train_queries=tuple(map(str, trained_on)),
         changed_ns=(folder / WEIGHTS).stat().st_mtime_ns,
     )
 
@@ -217,11 +205,7 @@ class PolicyNetwork(torch.nn.Module):
 
 @lru_cache(maxsize=8)
 def load_network(weights: Path, changed_ns: int) -> PolicyNetwork:  # noqa: ARG001 - a key
-    """The network of a run's weights: loaded once in a process, and again when they have changed.
-
-    Raises:
-        UserError: it cannot be loaded.
-    """
+    """The network of these weights, loaded once in a process until they change."""
     return PolicyNetwork(load_weights(weights))
 
 
@@ -251,27 +235,20 @@ def load_policy(
     found.load_network()  # a damaged one is refused before an encoder is opened
     if encoder is not None and not isinstance(encoder, str):
         return LearnedPolicy(found, encoder)
-    name, whose = found.encoder, f"the run {str(found.path)!r} was trained with the encoder"
+    name = found.encoder
+    whose = f"the run {str(found.path)!r} was trained with the encoder {name!r}"
     if encoder not in {None, name}:
-        raise UserError(f"{whose} {name!r}, got {encoder!r}: name that of the run, or leave it out")
+        raise UserError(f"{whose}, got {encoder!r}: name that of the run, or leave it out")
     if encoder is None and kind_of("encoder", name) and not trusted:
-        raise UserError(
-            f"{whose} {name!r}, which may hold code: pass encoder={name!r} if you know it, "
-            "or trusted=True"
-        )
+        hint = f"pass encoder={name!r} if you know it, or trusted=True"
+        raise UserError(f"{whose}, which may hold code: {hint}")
     if name.startswith("ollama:") and dispatcher is None:
-        raise UserError(
-            f"{whose} {name!r}, a model of a server: pass dispatcher=Dispatcher([HOST])"
-        )
+        raise UserError(f"{whose}, a model of a server: pass dispatcher=Dispatcher([HOST])")
     return LearnedPolicy(found, open_encoder(name, dispatcher))
 
 
 class LearnedPolicy:
-    """Chooses as `mutagym ask` and `eval` do when an episode begins; threads may share it.
-
-    Raises:
-        UserError: the run's network cannot be loaded.
-    """
+    """Chooses as `mutagym ask` and `eval` do when an episode begins; threads may share it."""
 
     def __init__(self, run: TrainedRun, encoder: Encoder) -> None:
         self.run, self.encoder = run, encoder

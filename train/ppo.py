@@ -12,11 +12,11 @@ import hashlib
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, Self, SupportsFloat, runtime_checkable
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Self, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -31,12 +31,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from train.network import QueryPolicy
+
 NOISE, SHUFFLE, LANE, UPDATE, FIT, KEPT = range(6)
 """What a stream of chance is for: the first number of its key. A number never changes."""
 UPDATE_LOCK = threading.Lock()
 """Held by who seeds torch's global generator and draws from it: trainings may share a process."""
-_POLL_S = 0.1
-"""How often the main thread looks for a signal while it waits for steps."""
 
 Result = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 """What an environment's `step` returns."""
@@ -50,15 +50,6 @@ def stream(seed: int, *key: int) -> np.random.Generator:
 def key_seed(seed: int, *key: int) -> int:
     """A seed for a generator of somebody else's."""
     return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0])
-
-
-@runtime_checkable
-class ScoresOne(Protocol):
-    """A policy with a quick way for a single observation."""
-
-    def score_one(self, observation: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
-        """The normalised logits (A,) and the value."""
-        ...
 
 
 class Step(NamedTuple):
@@ -111,13 +102,11 @@ class ScoredBuffer(RolloutBuffer):
         self.full = self.pos == self.buffer_size
 
     def finish(self, last_values: NDArray[np.float32]) -> None:
-        """Fill in advantages by GAE(lambda) (arXiv 1506.02438) and returns.
+        """Fill in returns, and advantages by GAE(lambda) (arXiv 1506.02438).
 
-        A row that is not scored is skipped. Where it ended its episode, the row before it looks
-        ahead to the value of what it showed, and no further.
-
-        Args:
-            last_values: (n_envs,), the values of what the lanes show behind the last row.
+        `last_values` (n_envs,) are those of the observations behind the last row. A row that is not
+        scored is skipped. Where it ended its episode, the row before it looks ahead to the value of
+        its own next observation, and no further.
         """
         advantage, value = np.zeros(self.n_envs, np.float32), last_values
         for t in reversed(range(self.buffer_size)):
@@ -131,27 +120,21 @@ class ScoredBuffer(RolloutBuffer):
         self.returns = self.advantages + self.values
 
     def get(self, batch_size: int | None = None) -> Generator[RolloutBufferSamples, None, None]:
-        """One epoch: every scored row once, in shuffled minibatches.
+        """One epoch: every scored row once, in shuffled minibatches of at most so many rows [all].
 
-        With every row scored these have SB3's sizes; else they are dealt evenly, so that a failed
-        call never leaves a minibatch of a single row.
-
-        Args:
-            batch_size: the most rows in a minibatch; None: all rows in one.
+        They are as even as can be: a failed call never leaves a minibatch of a single row.
         """
         if not self.generator_ready:
             scored = self.swap_and_flatten(self.scored)[:, 0]
-            for name in (
-                *("observations", "actions", "values", "log_probs", "advantages", "returns"),
-            ):
+            names = "observations", "actions", "values", "log_probs", "advantages", "returns"
+            for name in names:
                 setattr(self, name, self.swap_and_flatten(getattr(self, name))[scored])
             self.generator_ready = True
         count = len(self.advantages)
         rows = stream(self.seed, SHUFFLE, self.update, self.epoch).permutation(count)
         self.epoch += 1
-        starts = list(range(batch_size or count, count, batch_size or count))
-        is_whole = count == self.buffer_size * self.n_envs
-        for batch in np.array_split(rows, starts if is_whole else len(starts) + 1):
+        batches = -(-count // (batch_size or count or 1))
+        for batch in np.array_split(rows, batches or 1):
             yield self._get_samples(batch)
 
 
@@ -175,7 +158,8 @@ class LaneRollouts(OnPolicyAlgorithm):
 
     Args:
         policy: SB3's name of a policy, or its class.
-        envs: a Gymnasium environment a lane; wrap each as you like. None: `set_envs` is to follow.
+        envs: a Gymnasium environment a lane; wrap each as you like. None: the model
+            only predicts.
         workers: the most environments that step at once [all]; 1: one after another.
         step_all: steps all environments together, given their actions, in place of lanes.
         options: the algorithm's own.
@@ -199,6 +183,8 @@ class LaneRollouts(OnPolicyAlgorithm):
         self.workers, self.step_all = workers, step_all
         self.rollouts = self.rows = self.skipped_updates = 0
         """Rollouts that were collected, rows in them, and updates without a scored row."""
+        self._shown: list[Any] = []
+        """What each lane shows."""
         self._threads: list[threading.Thread] = []
         self._policy_lock = threading.Lock()
         options.pop("env", None)  # SB3's `load` passes None
@@ -212,17 +198,6 @@ class LaneRollouts(OnPolicyAlgorithm):
         env = self.env.unwrapped if self.env else None
         return env.envs if isinstance(env, LaneEnvs) else []
 
-    def set_envs(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], *, workers: int | None = None
-    ) -> None:
-        """Learn on other environments from now on.
-
-        Raises:
-            TypeError, ValueError: see the class; or they have other spaces.
-        """
-        self.set_env(_lane_envs(envs))
-        self.workers = workers
-
     @classmethod
     def load(  # type: ignore[override]  # environments in place of SB3's vector
         cls,
@@ -235,7 +210,8 @@ class LaneRollouts(OnPolicyAlgorithm):
         """A model that `save` wrote, to learn on with `envs`."""
         model = super().load(path, **options)
         if envs is not None:
-            model.set_envs(envs, workers=workers)
+            model.set_env(_lane_envs(envs))
+            model.workers = workers
         return model
 
     @abstractmethod
@@ -273,11 +249,9 @@ class LaneRollouts(OnPolicyAlgorithm):
         buffer.seed, buffer.update = self.seed or 0, self.rollouts
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        observations, self._last_obs = (
-            list(np.asarray(self._last_obs)),
-            None,
-        )  # of no use if it is stopped
-        with closing(self._played(observations, n_rollout_steps)) as rows:
+        # If it is stopped, new episodes begin.
+        self._shown, self._last_obs = list(np.asarray(self._last_obs)), None
+        with closing(self._played(range(self.rows, self.rows + n_rollout_steps))) as rows:
             for row in rows:
                 buffer.write(row)
                 self.rows += 1
@@ -292,8 +266,8 @@ class LaneRollouts(OnPolicyAlgorithm):
         if not goes_on:
             self._wait_for_lanes()
             return False
-        self._last_obs = np.stack(observations)
-        buffer.finish(np.array([self.value(each) for each in observations], np.float32))
+        self._last_obs = np.stack(self._shown)
+        buffer.finish(np.array([self.value(each) for each in self._shown], np.float32))
         self.rollouts += 1
         callback.update_locals(locals())
         callback.on_rollout_end()
@@ -309,39 +283,38 @@ class LaneRollouts(OnPolicyAlgorithm):
             self.skipped_updates += 1
         self.logger.record("train/skipped_updates", self.skipped_updates)
 
-    def _played(self, observations: list[Any], rows: int) -> Generator[list[Step], None, None]:
-        """Rows of all lanes, each as soon as every lane has it; `observations` is kept up to date.
+    def _played(self, span: range) -> Generator[list[Step], None, None]:
+        """Rows of all lanes, each as soon as every lane has it.
 
         Steps are taken on other threads, so that a signal breaks none of them off.
         """
         ended: SimpleQueue[tuple[int, Step | BaseException]] = SimpleQueue()
         is_stopped = threading.Event()
-        span = range(self.rows, self.rows + rows)
 
-        def play(steps: Iterator[tuple[int, Step]]) -> None:
+        def play(steps: Iterable[tuple[int, Step]]) -> None:
             try:
-                while not is_stopped.is_set() and (step := next(steps, None)):
+                for step in steps:
                     ended.put(step)
+                    if is_stopped.is_set():
+                        return
             except BaseException as error:  # noqa: BLE001 - raised on the thread that learns
                 ended.put((0, error))
 
-        if self.step_all is not None or self.workers == 1:
-            takers = [self._steps_in_turn(observations, span)]
-        else:
-            places = threading.Semaphore(self.workers or len(observations))
-            lanes = range(len(observations))
-            takers = [self._steps_of(lane, observations, span, places) for lane in lanes]
+        players = [self._play_rows(span)]
+        if self.step_all is None and self.workers != 1:
+            places = threading.Semaphore(self.workers or len(self._shown))
+            players = [self._play_lane(lane, span, places) for lane in range(len(self._shown))]
         self._threads = [
-            threading.Thread(target=play, args=(steps,), name=f"lane-{lane}")
-            for lane, steps in enumerate(takers)
+            threading.Thread(target=play, args=(steps,), name=f"lane-{number}")
+            for number, steps in enumerate(players)
         ]
-        steps: list[deque[Step]] = [deque() for _ in observations]
+        steps: list[deque[Step]] = [deque() for _ in self._shown]
         try:
             for thread in self._threads:
                 thread.start()
             for _ in span:
                 while not all(steps):
-                    lane, step = _next(ended)
+                    lane, step = ended.get()
                     if isinstance(step, BaseException):
                         raise step
                     steps[lane].append(step)
@@ -349,40 +322,37 @@ class LaneRollouts(OnPolicyAlgorithm):
         finally:
             is_stopped.set()
 
-    def _steps_of(
-        self, lane: int, observations: list[Any], span: range, places: threading.Semaphore
+    def _play_lane(
+        self, lane: int, span: range, places: threading.Semaphore
     ) -> Iterator[tuple[int, Step]]:
         """The steps of one lane."""
         for row in span:
             with places:
-                step = self._step(observations, lane, row)
+                choice = self._choose(lane, row)
+                step = self._end(lane, choice, self.lanes[lane].step(np.int64(choice[0])))
             yield lane, step
 
-    def _steps_in_turn(self, observations: list[Any], span: range) -> Iterator[tuple[int, Step]]:
-        """The steps of all lanes, one after another or all together, row by row."""
-        lanes = range(len(observations))
+    def _play_rows(self, span: range) -> Iterator[tuple[int, Step]]:
+        """The steps of all lanes row by row, taken all together or one after another."""
         for row in span:
+            choices = [self._choose(lane, row) for lane in range(len(self._shown))]
+            actions = [action for action, _, _ in choices]
+            results: Iterable[Result]
             if self.step_all is None:
-                yield from ((lane, self._step(observations, lane, row)) for lane in lanes)
-                continue
-            choices = [self._choose(observations[lane], lane, row) for lane in lanes]
-            results = self.step_all([action for action, _, _ in choices])
-            ends = [self._end(observations, lane, choices[lane], results[lane]) for lane in lanes]
-            yield from enumerate(ends)
+                pairs = zip(self.lanes, actions, strict=True)
+                results = (env.step(np.int64(action)) for env, action in pairs)
+            else:
+                results = self.step_all(actions)
+            for lane, result in enumerate(results):
+                yield lane, self._end(lane, choices[lane], result)
 
-    def _step(self, observations: list[Any], lane: int, row: int) -> Step:
-        choice = self._choose(observations[lane], lane, row)
-        return self._end(observations, lane, choice, self.lanes[lane].step(np.int64(choice[0])))
-
-    def _choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+    def _choose(self, lane: int, row: int) -> tuple[int, float, float]:
         with self._policy_lock:  # torch on many threads at once is slower than in turn
-            return self.choose(observation, lane, row)
+            return self.choose(self._shown[lane], lane, row)
 
-    def _end(
-        self, observations: list[Any], lane: int, choice: tuple[int, float, float], result: Result
-    ) -> Step:
+    def _end(self, lane: int, choice: tuple[int, float, float], result: Result) -> Step:
         """A step that was taken; where it ended its episode the next one begins."""
-        before, (after, reward, terminated, truncated, info) = observations[lane], result
+        before, (after, reward, terminated, truncated, info) = self._shown[lane], result
         learned = self.shaped_reward(float(reward), info)
         info = {**info, "TimeLimit.truncated": truncated and not terminated}
         if truncated and not terminated:
@@ -391,7 +361,7 @@ class LaneRollouts(OnPolicyAlgorithm):
         if terminated or truncated:
             info["terminal_observation"] = after
             after, _ = self.lanes[lane].reset()
-        observations[lane] = after
+        self._shown[lane] = after
         return Step(before, *choice, float(reward), learned, terminated or truncated, info)
 
     def _wait_for_lanes(self) -> None:
@@ -410,17 +380,13 @@ class LaneRollouts(OnPolicyAlgorithm):
         ):
             raise TypeError(f"the action space is {actions}; expected Discrete actions from 0")
         if not isinstance(self.env, LaneEnvs | None):  # SB3 has wrapped it
-            raise TypeError(
-                "expected images with their channels first: wrap each environment in "
-                "gymnasium.wrappers.TransformObservation"
-            )
+            raise TypeError("expected images with their channels first: wrap each environment")
         if self.seed is None:
             self.seed = int(np.random.SeedSequence().generate_state(1)[0])
         super()._setup_model()
 
     def _excluded_save_params(self) -> list[str]:
-        mine = ["step_all", "_threads", "_policy_lock"]
-        return [*super()._excluded_save_params(), *mine]
+        return [*super()._excluded_save_params(), "step_all", "_shown", "_threads", "_policy_lock"]
 
 
 class LanePPO(LaneRollouts, PPO):
@@ -454,7 +420,7 @@ class LanePPO(LaneRollouts, PPO):
     @torch.no_grad()
     def _forward(self, observation: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
         """The normalised logits (A,) and the value of one observation."""
-        if isinstance(self.policy, ScoresOne):
+        if isinstance(self.policy, QueryPolicy):
             return self.policy.score_one(observation)
         seen, _ = self.policy.obs_to_tensor(observation)
         logits = self.policy.get_distribution(seen).distribution.logits  # type: ignore[union-attr]  # Discrete
@@ -481,12 +447,3 @@ def _lane_envs(envs: Sequence[gymnasium.Env[Any, Any]]) -> LaneEnvs:
     if not envs:
         raise ValueError("expected at least one environment, got none")
     return LaneEnvs([lambda env=env: env for env in envs])  # type: ignore[misc]
-
-
-def _next(ended: SimpleQueue[tuple[int, Step | BaseException]]) -> tuple[int, Step | BaseException]:
-    """Wait for a step; a signal interrupts the wait."""
-    while True:
-        try:
-            return ended.get(timeout=_POLL_S)
-        except Empty:
-            continue

@@ -13,12 +13,15 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stable_baselines3.common.callbacks import BaseCallback
+
 from envs.query_sets import QuerySet, recorded_queries
-from envs.transitions import check_transition, transition_record
+from envs.transitions import check_transition
 from ollama_utils.connect import Connection, Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import NotInLogError
@@ -33,8 +36,8 @@ from train.config import TrainConfig
 from train.learner import load_checkpoint
 from train.policy import WEIGHTS, load_weights
 from train.ppo import weights_sha256
-from train.record import ProgressLine, Recorder
-from train.run import Stop, TrainingRun, prepare
+from train.record import Recorder
+from train.run import Stop, prepare
 
 _MODEL = "model "
 """Begins the names of models in parts.json."""
@@ -49,28 +52,8 @@ class DifferenceError(RunStoppedError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """What a run wrote that its replay is compared with."""
-
-    run: RecordedRun
-    lanes: int
-    steps: int
-    """The lines of transitions.jsonl in whole rows."""
-    unscored: int
-    """How many of them are unscored."""
-    saved_steps: int
-    """The lines before the checkpoint."""
-    hashes: Mapping[str, str]
-    """By what they are of: the lines; the weights, as each file has them."""
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl in whole rows."""
-        return islice(self.run.read_transitions(check_transition), self.steps)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came of playing a run again."""
+    """The result of playing a run again."""
 
     run: str
     seed: int
@@ -84,12 +67,7 @@ class Replay:
 
 
 def replay(config: TrainConfig, run: Path, folder: Path) -> list[Replay]:
-    """Play a run again into a folder, one of several seeds one seed after another, and compare.
-
-    Args:
-        config: its settings.
-        run: its folder.
-        folder: new or empty; it comes to be a run folder like any other.
+    """Play a run again into a new folder, one of several seeds one seed after another, and compare.
 
     Raises:
         UserError: a part of the run is not there, or not what it was.
@@ -98,169 +76,141 @@ def replay(config: TrainConfig, run: Path, folder: Path) -> list[Replay]:
     config.mission.check()
     queries = recorded_queries(run / QUERIES)
     if config.seeds is None:
-        return [_replay_one(config, run, folder, queries)]
-    return [
-        _replay_one(
+        return [_replay_one(config, RecordedRun(run), folder, queries)]
+    replays = []
+    for seed in config.seeds_trained:
+        alone, recorded = (
             replace(config, seed=seed, seeds=None),
-            seed_folder(run, seed),
-            seed_folder(folder, seed),
-            queries,
+            RecordedRun(seed_folder(run, seed)),
         )
-        for seed in config.seeds_trained
-    ]
+        replays.append(_replay_one(alone, recorded, seed_folder(folder, seed), queries))
+    return replays
 
 
-def _replay_one(config: TrainConfig, path: Path, folder: Path, queries: QuerySet) -> Replay:
+def _replay_one(config: TrainConfig, run: RecordedRun, folder: Path, queries: QuerySet) -> Replay:
     """Play the run of one seed again."""
-    recorded = _read_recorded(RecordedRun(path), config.num_processes)
-    run = recorded.run
+    lines, saved = _read_lines(run, config.num_processes), load_checkpoint(run)
+    if not (run.path / REPLIES).is_file():
+        raise UserError(
+            f"{str(run.path / REPLIES)!r} is not there: without its replies no run can be replayed"
+        )
+    recorded = _hashes(run, lines, saved)
+    saved_steps = saved["lines"]["transitions"] if saved else 0
+
+    def open_folder() -> RunFolder:
+        made = RunFolder.of("replay", resume=None, run_dir=folder, seed=config.seed)
+        for name in (REPLIES, f"{REPLIES}-wal"):  # what a process that was killed left beside it
+            if (run.path / name).is_file():
+                shutil.copyfile(run.path / name, made.path / name)
+        return made
+
     # A limit that stopped the run stands in its record.
     config = replace(config, run_dir=folder, resume=None, max_unscored=1.0)
     with _connect_to_log(config.server, run) as connection, ExitStack() as stack:
-        played = _prepare(config, run, queries, connection, stack)
+        played = prepare(config, open_folder, queries, connection, stack, preflight=False)
         check_fingerprints(played.folder.read_json("parts.json"), run)
         for lane, env in enumerate(played.envs):
-            lines = islice(recorded.lines(), lane, None, recorded.lanes)
-            env.replay_unscored([line if line["unscored"] else None for line in lines])
-
-        def show(recorder: Recorder) -> ProgressLine:
-            monitor = CallMonitor(connection.dispatcher)
-            return RowCheck(config.total_steps, recorder, monitor, recorded)
-
-        outcome = played.learn(show, Stop(connection))
+            mine = islice(lines, lane, None, config.num_processes)
+            env.replay_unscored([line if line["unscored"] else None for line in mine])
+        check = partial(RowCheck, lines, is_updated=saved_steps == len(lines))
+        monitor, stop = CallMonitor(connection.dispatcher), Stop(connection)
+        outcome = replace(played, name="replay").learn(stop, monitor=monitor, check=check)
     stopped = outcome.stopped
     if stopped and not isinstance(stopped, RecordOverError | DifferenceError):
         raise stopped
-    compared = []
     differences = [str(stopped)] if isinstance(stopped, DifferenceError) else []
-    for what, sha256 in recorded.hashes.items():
-        kind = "transitions_sha256" if "transitions" in what else "weights_sha256"
-        now = outcome.summary[kind]
+    compared = []
+    for what, sha256 in recorded.items():
+        now = outcome.summary[f"{'transitions' if 'transitions' in what else 'weights'}_sha256"]
         compared.append({"what": what, "recorded": sha256, "replayed": now})
         if now != sha256:
             differences.append(f"{what}: the run has {sha256}, the replay {now}")
     return Replay(
         run=str(run.path),
         seed=config.seed,
-        steps=recorded.steps,
-        unscored=recorded.unscored,
+        steps=len(lines),
+        unscored=sum(line["unscored"] for line in lines),
         compared=compared,
         difference=differences[0] if differences else None,
     )
 
 
-def _read_recorded(run: RecordedRun, lanes: int) -> Recorded:
-    """What a run of so many lanes wrote.
+def _read_lines(run: RecordedRun, lanes: int) -> list[dict[str, Any]]:
+    """The lines of transitions.jsonl in whole rows.
 
     Raises:
-        UserError: a file is missing or damaged, lines are missing, or there is no whole row.
+        UserError: a line is damaged, lines are missing, or there is no whole row.
     """
     lines = list(run.read_transitions(check_transition))
     steps = len(lines) // lanes * lanes
-    saved = load_checkpoint(run)
     if not steps:
         raise UserError(
             f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed"
         )
     if missing := run.missing_lines(steps):
         raise UserError(f"{missing}; put back what was there")
+    return lines[:steps]
+
+
+def _hashes(
+    run: RecordedRun, lines: Sequence[Mapping[str, Any]], saved: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """By what they are of: the hash of the lines, and of the weights as each file has them."""
     sha256, summary = LinesHash(), run.summary()
-    for line in lines[:steps]:
+    for line in lines:
         sha256.update(line)
     hashes = {"transitions_sha256": sha256.hexdigest()}
     if saved:
         hashes["weights in last.pt"] = weights_sha256(saved["policy"])
-    if summary.get("env_steps") == steps:
+    if summary.get("env_steps") == len(lines):
         hashes["transitions_sha256"] = str(summary.get("transitions_sha256"))
         hashes[f"weights_sha256 of {SUMMARY}"] = str(summary.get("weights_sha256"))
         hashes[f"weights in {WEIGHTS}"] = weights_sha256(load_weights(run.path / WEIGHTS))
-    return Recorded(
-        run=run,
-        lanes=lanes,
-        steps=steps,
-        unscored=sum(line["unscored"] for line in lines[:steps]),
-        saved_steps=saved["lines"]["transitions"] if saved else 0,
-        hashes=hashes,
-    )
+    return hashes
 
 
-class RowCheck(ProgressLine):
+class RowCheck(BaseCallback):
     """Compares each row of a replay with the recorded one; ends the replay where the record does.
 
-    Args:
-        total_steps: see `ProgressLine`.
-        recorder: likewise.
-        monitor: likewise.
-        recorded: what the rows are compared with.
+    That is behind the last row, or behind the update on it, if the run was updated.
     """
 
     def __init__(
-        self, total_steps: int, recorder: Recorder, monitor: CallMonitor, recorded: Recorded
+        self, lines: Sequence[Mapping[str, Any]], recorder: Recorder, *, is_updated: bool
     ) -> None:
-        super().__init__(total_steps, recorder, monitor, name="replay")
-        self._recorded, self._lines = recorded, recorded.lines()
+        super().__init__()
+        self._lines, self._recorder, self._is_updated = lines, recorder, is_updated
 
     def _on_rollout_start(self) -> None:
-        super()._on_rollout_start()
-        self._end_here(is_updated=True)
+        if self._is_updated:
+            self._end()
 
     def _on_step(self) -> bool:
-        for lane, (info, done) in enumerate(
-            zip(self.locals["infos"], self.locals["dones"], strict=True)
-        ):
-            truncated = info["TimeLimit.truncated"]
-            terminated = bool(done) and not truncated
-            now = transition_record(
-                self.recorder.rows - 1, lane, info, terminated=terminated, truncated=truncated
-            )
-            self._compare(now, next(self._lines, None))
-        goes_on = super()._on_step()
-        self._end_here(is_updated=False)
-        return goes_on
+        now = self._recorder.lines
+        first = now[0]["row"] * len(now)
+        for number, line in enumerate(now, start=first):
+            where = f"line {number + 1} of transitions.jsonl"
+            if number >= len(self._lines):
+                raise DifferenceError(
+                    f"{where} is behind the end of the run, which went no further"
+                )
+            if names := differing(self._lines[number], line):
+                if line["error"] == NotInLogError.__name__:
+                    raise DifferenceError(
+                        f"{where} cannot be played: {line['not_hashed']['error_message']} "
+                        "(another version of mutagym may ask otherwise)"
+                    )
+                raise DifferenceError(
+                    f"{where} does not come out as it did: {', '.join(names)} changed"
+                )
+        if not self._is_updated:
+            self._end()
+        return True
 
-    def _compare(self, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
-        where = f"line {now['row'] * self._recorded.lanes + now['lane'] + 1} of transitions.jsonl"
-        if before is None:
-            raise DifferenceError(f"{where} is behind the end of the run, which went no further")
-        if not (names := differing(before, now)):
-            return
-        if now["error"] == NotInLogError.__name__:
-            raise DifferenceError(
-                f"{where} cannot be played: {now['not_hashed']['error_message']} "
-                "(another version of mutagym may ask otherwise)"
-            )
-        raise DifferenceError(f"{where} does not come out as it did: {', '.join(names)} changed")
-
-    def _end_here(self, *, is_updated: bool) -> None:
+    def _end(self) -> None:
         """End the replay where the run ended: behind its last row, or the update on it."""
-        recorded = self._recorded
-        if self.recorder.folder.transitions.count == recorded.steps and is_updated == (
-            recorded.saved_steps == recorded.steps
-        ):
-            raise RecordOverError(f"replayed to step {recorded.steps}, where the run was stopped")
-
-
-def _prepare(
-    config: TrainConfig,
-    run: RecordedRun,
-    queries: QuerySet,
-    connection: Connection,
-    stack: ExitStack,
-) -> TrainingRun:
-    """The run, ready to learn in a folder that begins with its log of replies."""
-    if not (run.path / REPLIES).is_file():
-        raise UserError(
-            f"{str(run.path / REPLIES)!r} is not there: without its replies no run can be replayed"
-        )
-
-    def open_folder() -> RunFolder:
-        folder = RunFolder.of("replay", resume=None, run_dir=config.run_dir, seed=config.seed)
-        for name in (REPLIES, f"{REPLIES}-wal"):  # what a process that was killed left beside it
-            if (run.path / name).is_file():
-                shutil.copyfile(run.path / name, folder.path / name)
-        return folder
-
-    return prepare(config, open_folder, queries, connection, stack, preflight=False)
+        if self._recorder.folder.transitions.count == len(self._lines):
+            raise RecordOverError(f"replayed to step {len(self._lines)}, where the run was stopped")
 
 
 @contextmanager
@@ -273,10 +223,9 @@ def _connect_to_log(config: ServerConfig, run: RecordedRun) -> Iterator[Connecti
     target, mutator, judge = config.target_model, config.mutator_model, config.judge_model
     if not target or not mutator:
         raise UserError("the run's config.toml names no target-model or no mutator-model")
-    parts = run.read_json("parts.json")
     available = {
         name.removeprefix(_MODEL): (str(digest),)
-        for name, digest in parts.items()
+        for name, digest in run.read_json("parts.json").items()
         if name.startswith(_MODEL)
     }
     with Dispatcher(["the log of replies"], opener=_LogClient) as dispatcher:
@@ -296,22 +245,16 @@ class _LogClient(ModelClient):
         self.host = host
 
     def generate(self, call: Call, **_: object) -> Completion:
-        """Raises NotInLogError, which names the call."""
         raise _not_in_log(call.model, call.prompt)
 
     def embed(self, model: str, texts: Sequence[str], **_: object) -> Embeddings:
-        """Raises NotInLogError, which names the first text."""
         raise _not_in_log(model, texts[0])
 
     def models(self) -> dict[str, str]:
-        """None: it is known which the run had."""
-        return {}
-
-    def abort(self) -> None:
-        """There is no call under way."""
+        return {}  # it is known which the run had
 
     def close(self) -> None:
-        """There is nothing to close."""
+        pass
 
 
 def _not_in_log(model: str, text: str) -> NotInLogError:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,18 +25,27 @@ from envs.queries import queries_sha256
 from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import QuerySet
 from envs.transitions import check_transition
-from ollama_utils.connect import Connection, keep_replies
+from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
-from ollama_utils.on_ray import EngineConfig
+from ollama_utils.on_ray import EngineConfig, join_ray, run_on_ray
 from ollama_utils.reply_log import ReplyLog
-from records.errors import RunStoppedError, UserError, describe
-from records.interrupt import Interrupted
+from records.errors import UserError, describe
+from records.interrupt import Interrupted, interruptible
 from records.json_lines import LinesHash
 from records.progress import ProgressDisplay
 from records.resume import check_fingerprints, check_options, file_fingerprints, resume_line
-from records.run_folder import CONFIG, QUERIES, REPLIES, SUMMARY, RunFolder, seed_folder
+from records.run_folder import (
+    CONFIG,
+    QUERIES,
+    REPLIES,
+    SUMMARY,
+    RecordedRun,
+    ResumableError,
+    RunFolder,
+    seed_folder,
+)
 from records.settings import resolved
 from records.terminal import write_stderr
 from scorers.correction import LabelAccuracy
@@ -44,8 +54,10 @@ from train.config import MAY_CHANGE, TrainConfig
 from train.summary import ENDS, rates
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.callbacks import BaseCallback
+
     from train.learner import Learner
-    from train.record import ProgressLine, Recorder
+    from train.record import Recorder
 
 LAST_CALLS_S = 5.0
 """How long calls under way are waited for when a run is stopped."""
@@ -55,13 +67,17 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     summary: Summary
     stopped: BaseException | None
     """What ended it before its time."""
     gain: str = ""
-    """What was found of the gain, for people; empty where no queries are kept."""
+    """The gain in lines for people; empty where no queries are kept."""
+
+
+Outcomes = tuple[list[Outcome], BaseException | None]
+"""Those of several seeds, and what ended them before their time."""
 
 
 class Stop:
@@ -74,35 +90,22 @@ class Stop:
     def __init__(self, *connections: Connection) -> None:
         self._dispatchers = [connection.dispatcher for connection in connections]
         self._lock = threading.Lock()
-        self._name = ""
         self.reason: BaseException | None = None
         """What ended the first; None: nothing has."""
 
-    def __call__(self, reason: BaseException, name: str = "") -> BaseException:
-        """End all calls: no new ones, and those under way within LAST_CALLS_S.
-
-        Args:
-            reason: what ended a training; a call that was cancelled is none where there is another.
-            name: the training's, where there are several.
-
-        Returns:
-            Why that training ended.
-        """
+    def __call__(self, reason: BaseException) -> BaseException:
+        """End all calls: no new ones, and those under way within LAST_CALLS_S; returns why."""
         with self._lock:
-            is_first = self.reason is None
-            self.reason = self.reason or reason
-            self._name = name if is_first else self._name
-        if is_first:
-            end_s = time.monotonic() + LAST_CALLS_S
-            for dispatcher in self._dispatchers:
-                dispatcher.cancel()
-                dispatcher.drain(end_s - time.monotonic())
-            for dispatcher in self._dispatchers:
-                dispatcher.close()
-            return reason
-        if isinstance(self.reason, Interrupted):
-            return self.reason
-        return RunStoppedError(f"stopped with {self._name}: {self.reason}")
+            if self.reason is not None:
+                return self.reason
+            self.reason = reason
+        end_s = time.monotonic() + LAST_CALLS_S
+        for dispatcher in self._dispatchers:
+            dispatcher.cancel()
+            dispatcher.drain(end_s - time.monotonic())
+        for dispatcher in self._dispatchers:
+            dispatcher.close()
+        return reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,22 +119,27 @@ class TrainingRun:
     envs: Sequence[QueryMutationEnv]
     replies: ReplyLog
     saved: Mapping[str, Any] | None
-    """The checkpoint of a run that is gone on with."""
+    """The checkpoint of a run that is resumed."""
     name: str = ""
     """What it is called where there are several."""
 
     def learn(
         self,
-        show: Callable[[Recorder], ProgressLine],
         stop: Stop,
         accuracy: LabelAccuracy | None = None,
+        *,
+        monitor: CallMonitor | None = None,
+        display: ProgressDisplay | None = None,
+        check: Callable[[Recorder], BaseCallback] | None = None,
     ) -> Outcome:
         """Learn, write the policy and sum up, whatever ends it.
 
         Args:
-            show: makes what shows how far it is.
             stop: is called with what ends it before its time.
             accuracy: how often the labels are right, where that is known.
+            monitor: watches the calls [those of this run].
+            display: shows the progress [on lines of its own].
+            check: makes a callback that looks at each row once it is recorded.
 
         Raises:
             UserError: the state that was saved is not of this run, or the folder cannot be written.
@@ -140,24 +148,27 @@ class TrainingRun:
         from train.learner import Learner
         from train.record import Recorder
 
-        config, folder = self.config, self.folder
-        recorder = Recorder(folder, self.connection.dispatcher, config)
+        config, folder, connection = self.config, self.folder, self.connection
+        monitor = monitor or CallMonitor(
+            connection.dispatcher,
+            lanes=config.num_processes,
+            slots_setting=connection.slots_setting,
+        )
+        recorder = Recorder(folder, connection.dispatcher, config, monitor, display, self.name)
         learner = Learner(config, self.envs, folder, self.saved)
-        if self.queries.kept:
+        if kept := self.queries.kept:
             alone = config.driven_by == "sequential"
             workers = 1 if alone else config.max_workers or config.num_processes
-            kept = self.queries.kept
             learner.looks = Looks(config, kept, self.envs[0], max_workers=workers, name=self.name)
         if self.saved:
-            self._go_on(self.saved, learner, recorder)
-        progress = show(recorder)
+            self._restore(self.saved, learner, recorder)
         ended: BaseException | None = None
         try:
-            learner.learn(recorder, progress)
+            learner.learn(recorder, *([check(recorder)] if check else []))
         except (Interrupted, Exception) as error:  # noqa: BLE001 - what was done is kept
-            ended = folder.reported(stop(error, self.name))
+            ended = folder.reported(stop(error))
         finally:
-            progress.stop()
+            recorder.display.stop()
         try:
             learner.save_policy("policy")
             summary = self._summary(learner, recorder, ended, accuracy)
@@ -167,8 +178,7 @@ class TrainingRun:
         gain = learner.looks.record.text() if learner.looks else ""
         return Outcome(summary=summary, stopped=ended, gain=gain)
 
-    def _go_on(self, saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> None:
-        """Put the state back."""
+    def _restore(self, saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> None:
         try:
             learner.restore(saved)
             recorder.restore(saved["recorder"])
@@ -197,11 +207,6 @@ class TrainingRun:
         for line in islice(self.folder.transitions.read(), count):
             lines.update(line)
         spent = self.replies.totals()
-        slots = {
-            f"{model} at {host}": found.slots
-            for (host, model), found in dispatcher.servers.capacities().items()
-            if found.slots
-        }
         return {
             "simulated": self.connection.simulated,
             "stopped": str(ended) if ended else None,
@@ -215,17 +220,17 @@ class TrainingRun:
                 accuracy=accuracy,
             ),
             **(learner.looks.record.summary() if learner.looks else {}),
-            "algorithm": config.algorithm,
-            "schedule": config.driven_by,
-            "num_processes": config.num_processes,
+            **_played_by(config, self.connection),
             "seed": config.seed,
-            "target_model": self.connection.roles.target,
-            "mutator_model": self.connection.roles.mutator,
             "llm_calls": spent["calls"],
             "cache_hits": None if config.resume else int(dispatcher.totals()["cache_hits"]),
             "retries": spent["retries"],
             **{name: count for name, count in spent.items() if name.endswith("_tokens")},
-            "slots": slots,
+            "slots": {
+                f"{model} at {host}": found.slots
+                for (host, model), found in dispatcher.servers.capacities().items()
+                if found.slots
+            },
             "transitions_sha256": lines.hexdigest(),
             "weights_sha256": weights_sha256(learner.weights),
         }
@@ -238,28 +243,15 @@ def train_one(
     accuracy: LabelAccuracy | None,
     stack: ExitStack,
 ) -> tuple[RunFolder, Outcome]:
-    """Train one, or go on with it; returns its folder, and what came of it.
+    """Train one, or resume it; returns its folder and its outcome.
 
     Raises:
         UserError: a part cannot be made, or the folder cannot be used.
     """
     places = {"resume": config.resume, "run_dir": config.run_dir}
-    run = prepare(
-        config,
-        partial(RunFolder.of, "train", **places, seed=config.seed),
-        queries,
-        connection,
-        stack,
-    )
-
-    def show(recorder: Recorder) -> ProgressLine:
-        from train.record import ProgressLine
-
-        lanes, slots = config.num_processes, connection.slots_setting
-        monitor = CallMonitor(connection.dispatcher, lanes=lanes, slots_setting=slots)
-        return ProgressLine(config.total_steps, recorder, monitor)
-
-    return run.folder, run.learn(show, Stop(connection), accuracy)
+    opener = partial(RunFolder.of, "train", **places, seed=config.seed)
+    run = prepare(config, opener, queries, connection, stack)
+    return run.folder, run.learn(Stop(connection), accuracy)
 
 
 def train_seeds(
@@ -269,61 +261,126 @@ def train_seeds(
     accuracy: LabelAccuracy | None,
     stack: ExitStack,
 ) -> tuple[RunFolder, Outcome]:
-    """Train several seeds, a thread each on the same servers, or go on with them.
+    """Train several seeds, each as a thread or a Ray task, or resume them.
 
-    Each comes out as it does alone. Returns the folder of all, and what came of them together.
+    Each comes out as it does alone; what ends one before its time ends all. Returns the folder of
+    all, which machines of a Ray cluster have to share, and their outcome together.
 
     Raises:
-        UserError: a part cannot be made, or a folder cannot be used.
+        UserError: a part cannot be made, a folder cannot be used, or there is no cluster.
+        RunStoppedError, Interrupted: what stopped the seeds before one of them was summed up.
     """
     places = {"resume": config.resume, "run_dir": config.run_dir}
     folder = stack.enter_context(RunFolder.of("train", **places, seed="seeds"))
-    mission = config.mission
-    # A server's embeddings are calls, which belong to the run that is to find them in its log.
-    is_shared = not mission.encoder.startswith("ollama:")
-    encoder = None
-    if is_shared:
-        encoder = open_encoder(mission.encoder, connection.dispatcher, config.cache)
-    runs = []
-    for seed in config.seeds_trained:
-        alone = seed_config(config, folder.path, seed)
-        resumes = alone.resume is not None
-        opener = partial(RunFolder, seed_folder(folder.path, seed), resume=resumes)
-        own = replace(connection, dispatcher=connection.dispatcher.beside())
-        run = prepare(alone, opener, queries, own, stack, encoder)
-        run.folder.go_on = ""  # that of all says how
-        runs.append(replace(run, name=f"seed {seed}"))
-        if seed == config.seed:
-            begin(config, folder, queries, connection)
-    outcomes, stopped = _learn_together(runs, connection, accuracy)
+    train_all = _train_on_ray if config.engine.engine == "ray" else _train_on_threads
+    outcomes, stopped = train_all(config, queries, connection, accuracy, folder, stack)
     summary = summary_of_seeds(config, connection, outcomes, stopped)
     folder.write_json(SUMMARY, summary)
     gain = "".join(f"seed {each.summary['seed']}: {each.gain}" for each in outcomes if each.gain)
     return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
 
 
-def seed_config(config: TrainConfig, folder: Path, seed: int) -> TrainConfig:
-    """The settings of one seed's run, which begins, or goes on where it has begun.
+def _train_on_threads(
+    config: TrainConfig,
+    queries: QuerySet,
+    connection: Connection,
+    accuracy: LabelAccuracy | None,
+    folder: RunFolder,
+    stack: ExitStack,
+) -> Outcomes:
+    name, encoder = config.mission.encoder, None
+    # A server's embeddings are calls, which belong to the run that is to find them in its log.
+    if not name.startswith("ollama:"):
+        encoder = open_encoder(name, connection.dispatcher, config.cache)
+    runs = []
+    for seed in config.seeds_trained:
+        alone = seed_config(config, folder.path, seed)
+        opener = partial(RunFolder, seed_folder(folder.path, seed), resume=bool(alone.resume))
+        own = replace(connection, dispatcher=connection.dispatcher.beside())
+        run = prepare(alone, opener, queries, own, stack, encoder)
+        run.folder.go_on = ""  # that of all says how
+        runs.append(replace(run, name=f"seed {seed}"))
+        if seed == config.seed:
+            begin(config, folder, queries, connection)
+    return _learn_together(runs, connection, accuracy)
 
-    Args:
-        config: of all seeds.
-        folder: of all seeds.
-        seed: its seed.
+
+def _train_on_ray(
+    config: TrainConfig,
+    queries: QuerySet,
+    connection: Connection,
+    accuracy: LabelAccuracy | None,
+    folder: RunFolder,
+    stack: ExitStack,
+) -> Outcomes:
+    stack.enter_context(join_ray(config.engine.ray_address))
+    connection.digests(config.mission.encoder)  # the same at all hosts, before they are dealt out
+    seeds = config.seeds_trained
+    for seed in seeds:
+        seed_config(config, folder.path, seed)  # those that are resumed are checked
+    begin(config, folder, queries, connection)
+    job = partial(
+        train_seed,
+        config=replace(config, server=connection.for_jobs(config.server)),
+        folder=folder.path.absolute(),
+        queries=queries,
+        accuracy=accuracy,
+    )
+    gains, stopped = dict.fromkeys(seeds, ""), None
+    with ProgressDisplay() as display:
+        display.begin("seeds trained", len(seeds))
+        try:
+            with closing(run_on_ray(job, seeds, connection.dispatcher.hosts)) as found:
+                for done, (seed, gain) in enumerate(zip(seeds, found, strict=True), start=1):
+                    gains[seed] = gain
+                    display.update(done)
+        except ResumableError:
+            raise
+        except (Interrupted, Exception) as error:  # noqa: BLE001 - what was done is kept
+            stopped = folder.reported(error)
+    outcomes = [
+        Outcome(summary=summary, stopped=None, gain=gain)
+        for seed, gain in gains.items()
+        if (summary := RecordedRun(seed_folder(folder.path, seed)).summary())
+    ]
+    if stopped and not outcomes:
+        raise stopped
+    return outcomes, stopped
+
+
+def train_seed(
+    hosts: tuple[str, ...],
+    seed: int,
+    *,
+    config: TrainConfig,
+    folder: Path,
+    queries: QuerySet,
+    accuracy: LabelAccuracy | None,
+) -> str:
+    """A job: train one seed at the hosts dealt to it, or resume it; returns its gain, for people.
+
+    Raises:
+        UserError: a part cannot be made, or the folder cannot be used.
+        RunStoppedError, Interrupted: what stopped it before its time; it is saved.
+    """
+    alone = seed_config(config, folder, seed)
+    with interruptible(), connect(config.server, at=hosts) as connection, ExitStack() as stack:
+        _, outcome = train_one(alone, queries, connection, accuracy, stack)
+    if outcome.stopped:
+        raise outcome.stopped
+    return outcome.gain
+
+
+def seed_config(config: TrainConfig, folder: Path, seed: int) -> TrainConfig:
+    """The settings of one seed's run, which begins, or is resumed where it has begun.
 
     Raises:
         UserError: it has begun with other settings.
     """
     path = seed_folder(folder, seed)
     resume = path if (path / CONFIG).is_file() else None
-    alone = replace(
-        config,
-        seed=seed,
-        seeds=None,
-        run_dir=path,
-        resume=resume,
-        json=None,
-        engine=EngineConfig(),
-    )
+    own = {"seed": seed, "seeds": None, "run_dir": path, "resume": resume, "json": None}
+    alone: TrainConfig = replace(config, engine=EngineConfig(), **own)  # type: ignore[arg-type]
     if resume:
         check_options(alone, resume, MAY_CHANGE, run_dir=None)
     return alone
@@ -331,8 +388,8 @@ def seed_config(config: TrainConfig, folder: Path, seed: int) -> TrainConfig:
 
 def _learn_together(
     runs: Sequence[TrainingRun], connection: Connection, accuracy: LabelAccuracy | None
-) -> tuple[list[Outcome], BaseException | None]:
-    """Have the runs learn, a thread each; returns what came of them, and what ended them early.
+) -> Outcomes:
+    """Have the runs learn, a thread each; returns their outcomes, and what ended them early.
 
     Where one ends a rollout, its last lanes leave slots to the others. So they begin one after
     another, each when the one before is its share of a rollout ahead: else all would end at once.
@@ -340,10 +397,7 @@ def _learn_together(
     Raises:
         BaseException: what ended them, if none of them could be summed up.
     """
-    from train.record import ProgressLine
-
     stop = Stop(*(run.connection for run in runs))
-    results: dict[str, Outcome | BaseException] = {}
     monitor = CallMonitor(
         *(run.connection.dispatcher for run in runs),
         lanes=sum(run.config.num_processes for run in runs),
@@ -351,63 +405,47 @@ def _learn_together(
     )
     config = runs[0].config
     ahead = config.rows_of_rollout * config.num_processes // len(runs)
+    futures: list[Future[Outcome]] = []
 
-    def learn(run: TrainingRun, display: ProgressDisplay) -> None:
-        def show(recorder: Recorder) -> ProgressLine:
+    def learn(run: TrainingRun, display: ProgressDisplay) -> Outcome:
+        try:
             beside = ProgressDisplay(beside=display)
-            return ProgressLine(config.total_steps, recorder, monitor, beside, run.name)
+            return run.learn(stop, accuracy, monitor=monitor, display=beside)
+        except BaseException as error:
+            stop(error)
+            raise
 
+    with ThreadPoolExecutor(len(runs)) as pool, ProgressDisplay() as display:
         try:
-            results[run.name] = run.learn(show, stop, accuracy)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            stop(error, run.name)
-            results[run.name] = error
-
-    with ProgressDisplay() as display:
-        threads = [threading.Thread(target=learn, args=(run, display)) for run in runs]
-        try:
-            for place, thread in enumerate(threads):
-                while place and _is_behind(runs[place - 1], ahead, results):
+            for before, run in zip([None, *runs], runs, strict=False):
+                while before and not futures[-1].done() and _count(before) < ahead:
                     time.sleep(_POLL_S)
-                thread.start()
-            _wait_for(runs, threads, results)
+                futures.append(pool.submit(learn, run, display))
+            while wait(futures, _POLL_S).not_done:  # a signal interrupts it
+                pass
         except Interrupted as error:
             stop(error)
-            _wait_for(runs, threads, results)
-    return _outcomes(runs, results, stop.reason)
-
-
-def _wait_for(
-    runs: Sequence[TrainingRun], threads: Sequence[threading.Thread], results: Mapping[str, object]
-) -> None:
-    """Wait for the runs whose threads were started.
-
-    Not by `join`: Python 3.11 takes a thread for ended once a signal has interrupted its `join`.
-    """
-    begun = [run for run, thread in zip(runs, threads, strict=True) if thread.ident is not None]
-    while any(run.name not in results for run in begun):
-        time.sleep(_POLL_S)
-
-
-def _is_behind(run: TrainingRun, ahead: int, results: Mapping[str, object]) -> bool:
-    """Whether a run is under way and has not come so many steps far."""
-    return run.name not in results and run.folder.transitions.count < ahead
+            wait(futures)
+    return _outcomes(runs, futures, stop.reason)
 
 
 def _outcomes(
-    runs: Sequence[TrainingRun],
-    results: Mapping[str, Outcome | BaseException],
-    reason: BaseException | None,
-) -> tuple[list[Outcome], BaseException | None]:
+    runs: Sequence[TrainingRun], futures: Sequence[Future[Outcome]], reason: BaseException | None
+) -> Outcomes:
     """Those of the runs that could be summed up, and what ended the first."""
-    outcomes = [each for run in runs if isinstance(each := results.get(run.name), Outcome)]
-    for name, each in results.items():
-        if isinstance(each, BaseException) and each is not reason:
-            write_stderr(f"{name} was not summed up: {describe(each)}")
+    outcomes = []
+    for run, future in zip(runs, futures, strict=False):
+        if (failure := future.exception()) is None:
+            outcomes.append(future.result())
+        elif failure is not reason:
+            write_stderr(f"{run.name} was not summed up: {describe(failure)}")
     if reason and not outcomes:
         raise reason
-    reported = {str(each.stopped): each.stopped for each in outcomes if each.stopped}
-    return outcomes, reported.get(str(reason), reason)
+    return outcomes, next((each.stopped for each in outcomes if each.stopped), reason)
+
+
+def _count(run: TrainingRun) -> int:
+    return run.folder.transitions.count
 
 
 def prepare(
@@ -422,17 +460,11 @@ def prepare(
 ) -> TrainingRun:
     """Make and check all that a run needs, then write down what it is.
 
-    Args:
-        config: its settings.
-        open_folder: opens its folder, once the models are known to be there.
-        queries: its queries.
-        connection: to its models.
-        stack: closes what was opened.
-        encoder: one that is open already; None: the one that the config names.
-        preflight: whether the queries' lengths are checked, and each model is asked first.
+    Its folder is opened once the models are known to be there; `stack` closes what was opened.
+    With `preflight` the queries' lengths are checked, and each model is asked first.
 
     Raises:
-        UserError: a part cannot be made, or is not what the run that is gone on with began with.
+        UserError: a part cannot be made, or is not what a run that is resumed began with.
     """
     mission, dispatcher = config.mission, connection.dispatcher
     digests = connection.digests(mission.encoder)
@@ -454,11 +486,10 @@ def prepare(
         texts = [query.text for query in every]
         check_lengths(parts["encoder"], texts, mission.query_set)
         ask_first(envs[0].models, envs[0].rules.mutators, texts)
+    files = {name.rpartition(":")[0] for name in mission.mutators if ":" in name}
     found = {
         **{f"model {name}": digest for name, digest in digests.items()},
-        **file_fingerprints(
-            "mutators", {name.rpartition(":")[0] for name in mission.mutators if ":" in name}
-        ),
+        **file_fingerprints("mutators", files),
         **file_fingerprints("rubric", filter(None, [mission.judge_rubric])),
         **encoder_fingerprint(mission.encoder, parts["encoder"]),
         "queries": queries_sha256(every),
@@ -489,7 +520,7 @@ def begin(
 ) -> None:
     """Write down what a run is: its queries, then its settings, with which it has begun.
 
-    From then on the folder says how to go on with it.
+    From then on the folder says how to resume it.
     """
     folder.write_json(QUERIES, queries.record())
     settings = replace(config, server=connection.resolve(config.server))
@@ -498,7 +529,7 @@ def begin(
 
 
 def _open_lines(config: TrainConfig, folder: RunFolder) -> dict[str, Any] | None:
-    """Open the files that grow, and return what was saved of a run that is gone on with.
+    """Open the files that grow, and return what was saved of a run that is resumed.
 
     Raises:
         UserError: they are damaged, or the run is to end before where it is.
@@ -522,6 +553,16 @@ def _done(folder: RunFolder) -> int:
     return folder.transitions.count + len(folder.transitions.ahead)
 
 
+def _played_by(config: TrainConfig, connection: Connection) -> Summary:
+    return {
+        "algorithm": config.algorithm,
+        "schedule": config.driven_by,
+        "num_processes": config.num_processes,
+        "target_model": connection.roles.target,
+        "mutator_model": connection.roles.mutator,
+    }
+
+
 def summary_of_seeds(
     config: TrainConfig,
     connection: Connection,
@@ -534,33 +575,20 @@ def summary_of_seeds(
     """
     runs = [outcome.summary for outcome in outcomes]
     summed = ("env_steps", "unscored_steps", "llm_calls", "retries", "completion_tokens")
-    found: Summary = {}
-    for end in ENDS:
-        found |= _over_seeds(runs, "success", end)
-        found |= _over_seeds(runs, "refusal", end)
-    return {
+    summary: Summary = {
         "simulated": connection.simulated,
         "stopped": str(stopped) if stopped else None,
         "seeds": [run["seed"] for run in runs],
         **{name: sum(run[name] for run in runs) for name in summed},
         "wall_s": max(run["wall_s"] for run in runs),
-        **found,
-        "algorithm": config.algorithm,
-        "schedule": config.driven_by,
-        "num_processes": config.num_processes,
-        "target_model": connection.roles.target,
-        "mutator_model": connection.roles.mutator,
+        **_played_by(config, connection),
         "runs": runs,
     }
-
-
-def _over_seeds(runs: Sequence[Summary], name: str, end: str) -> Summary:
-    """A rate's mean over the seeds that have one, and from five on its interval; else None."""
-    found = [rate for run in runs if (rate := run[f"{name}_rate_{end}"]) is not None]
-    mean, low, high = mean_interval([[rate] for rate in found], least=0.0, most=1.0)
-    return {
-        f"{name}_rate_{end}": round(mean, 4) if found else None,
-        f"{name}_interval_{end}": [round(low, 4), round(high, 4)]
-        if len(found) >= FEWEST_SEEDS
-        else None,
-    }
+    for name in (f"{kind}_{{}}_{end}" for kind in ("success", "refusal") for end in ENDS):
+        rate = name.format("rate")
+        found = [run[rate] for run in runs if run[rate] is not None]
+        mean, low, high = mean_interval([[each] for each in found], least=0.0, most=1.0)
+        enough = len(found) >= FEWEST_SEEDS
+        summary[rate] = round(mean, 4) if found else None
+        summary[name.format("interval")] = [round(low, 4), round(high, 4)] if enough else None
+    return summary

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from records.terminal import printable
@@ -25,91 +24,60 @@ OVERLAP = "(the run is too short to have two ends: both columns have steps in co
 ENDS = ("start", "end")
 _HEAD = f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n"
 
-
+Sums = Counter[str]
+"""Sums over steps, by TensorBoard's tags (of scored steps), and `scored` and `unscored`; over the
+episodes that began in some rows `episodes`, `successes`, `returns` and `lengths`."""
 Trials = defaultdict[str, list[bool]]
 """By original query, whether it happened: trials of one query are alike."""
 
 
-@dataclass(kw_only=True)
-class Tally:
-    """Sums over steps, of a rollout or a whole run."""
-
-    scored: int = 0
-    unscored: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    """Scored steps by TensorBoard's tag: outcomes, mutators, rewordings, rejections."""
-    parts: Counter[str] = field(default_factory=Counter)
-    """Sums of the parts of the reward."""
-
-    @property
-    def steps(self) -> int:
-        """Scored or not."""
-        return self.scored + self.unscored
-
-    def count_step(self, info: Mapping[str, Any]) -> None:
-        """Count a step by its info or its line of transitions.jsonl."""
-        if info["unscored"]:
-            self.unscored += 1
-            return
-        self.scored += 1
-        self.parts.update(info["reward_parts"])
-        undetermined, outcome = info["undetermined"], info["outcome"]
-        tags = {
-            "outcome/answered_rate": outcome == "answered" and not undetermined,
-            "outcome/refusal_rate": outcome == "refused",
-            "outcome/partial_refusal_rate": info["partial"],
-            "outcome/undetermined_rate": undetermined,
-            "outcome/drifted_rate": not info["reward_parts"].get("intent_kept", 1.0),
-            "mutators/adopted_rate": info["adopted"],
-            "mutators/drifted_rate": info["rejected"] == "drifted",
-            f"mutators/{info['mutator']}": True,
-        }
-        self.counts.update({tag: int(bool(happened)) for tag, happened in tags.items()})
-        if outcome == "filtered":
-            self.counts["outcome/filtered_rate"] += 1
-        if info["rejected"]:
-            self.counts[f"rejected/{info['rejected']}"] += 1
-
-    def metrics(self) -> dict[str, float]:
-        """Rates and means by TensorBoard's tag; none without a denominator."""
-        found: dict[str, float] = {"outcome/unscored_steps": self.unscored}
-        if self.steps:
-            found["outcome/unscored_rate"] = self.unscored / self.steps
-        if self.scored:
-            found |= {tag: count / self.scored for tag, count in self.counts.items()}
-            found |= {f"reward/{name}": of / self.scored for name, of in self.parts.items()}
-        return found
+def sums_of(line: Mapping[str, Any]) -> Sums:
+    """The part of a step, by its line of transitions.jsonl."""
+    if line["unscored"]:
+        return Counter(unscored=1)
+    undetermined, outcome, rejected = line["undetermined"], line["outcome"], line["rejected"]
+    happened = {
+        "outcome/answered_rate": outcome == "answered" and not undetermined,
+        "outcome/refusal_rate": outcome == "refused",
+        "outcome/partial_refusal_rate": line["partial"],
+        "outcome/undetermined_rate": undetermined,
+        "outcome/drifted_rate": not line["reward_parts"].get("intent_kept", 1.0),
+        "mutators/adopted_rate": line["adopted"],
+        "mutators/drifted_rate": rejected == "drifted",
+    }
+    sums: Sums = Counter({tag: int(each) for tag, each in happened.items()})
+    sums.update(["scored", f"mutators/{line['mutator']}"])
+    sums.update(["outcome/filtered_rate"] if outcome == "filtered" else [])
+    sums.update([f"rejected/{rejected}"] if rejected else [])
+    sums.update({f"reward/{name}": value for name, value in line["reward_parts"].items()})
+    return sums
 
 
-@dataclass(slots=True)
-class Row:
-    """What happened in a row of all lanes, or in some rows together."""
+def step_metrics(sums: Sums) -> dict[str, float]:
+    """Rates and means over steps by TensorBoard's tag; none without a denominator."""
+    scored, unscored = sums["scored"], sums["unscored"]
+    found: dict[str, float] = {"outcome/unscored_steps": unscored}
+    if scored + unscored:
+        found["outcome/unscored_rate"] = unscored / (scored + unscored)
+    return found | {tag: count / scored for tag, count in sums.items() if scored and "/" in tag}
 
-    scored: int = 0
-    unscored: int = 0
-    refused: int = 0
-    filtered: int = 0
-    episodes: int = 0
-    """Those that began here and ended, but for those that a failed call ended."""
-    successes: int = 0
-    returns: float = 0.0
-    lengths: int = 0
 
-    def metrics(self) -> dict[str, float]:
-        """Numbers of the episodes by TensorBoard's tag; no mean without one."""
-        found: dict[str, float] = {"rollout/episodes": self.episodes}
-        if self.episodes:
-            found["rollout/ep_rew_mean"] = self.returns / self.episodes
-            found["rollout/ep_len_mean"] = self.lengths / self.episodes
-            found["rollout/success_rate"] = self.successes / self.episodes
-        return found
+def episode_metrics(sums: Sums) -> dict[str, float]:
+    """Means over episodes by TensorBoard's tag; none without one."""
+    count = sums["episodes"]
+    found: dict[str, float] = {"rollout/episodes": count}
+    if count:
+        found["rollout/ep_rew_mean"] = sums["returns"] / count
+        found["rollout/ep_len_mean"] = sums["lengths"] / count
+        found["rollout/success_rate"] = sums["successes"] / count
+    return found
 
 
 class Rows:
     """The rows of a training; an episode counts in the one in which it began."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._rows: list[Sums] = []
         self._open: dict[int, tuple[int, float, int]] = {}
         """By lane where its episode began, its return and its length so far."""
 
@@ -120,31 +88,25 @@ class Rows:
             Where the episode began that it ended; None if it ended none, or a failed call did.
         """
         if line["row"] == len(self._rows):
-            self._rows.append(Row())
-        row, is_scored = self._rows[line["row"]], not line["unscored"]
-        row.scored += is_scored
-        row.unscored += not is_scored
-        row.refused += line["outcome"] == "refused"
-        row.filtered += line["outcome"] == "filtered"
-        new: tuple[int, float, int] = (line["row"], 0.0, 0)
-        began, total, length = self._open.pop(line["lane"], new)
+            self._rows.append(Counter())
+        self._rows[line["row"]].update(sums_of(line))
+        is_scored = not line["unscored"]
+        began, total, length = self._open.pop(line["lane"], (int(line["row"]), 0.0, 0))
         total, length = total + line["reward"], length + is_scored
         if not (line["terminated"] or line["truncated"]):
             self._open[line["lane"]] = began, total, length
-            return None
-        if not is_scored:
-            return None
-        first = self._rows[began]
-        first.episodes += 1
-        first.successes += line["success"]
-        first.returns += total
-        first.lengths += length
-        return began
+        elif is_scored:
+            ended = {"episodes": 1, "successes": int(line["success"]), "lengths": length}
+            self._rows[began].update({**ended, "returns": total})
+            return began
+        return None
 
-    def together(self, rows: range) -> Row:
-        """What happened in some rows."""
-        parts = self._rows[rows.start : rows.stop]
-        return Row(*(sum(getattr(part, each.name) for part in parts) for each in fields(Row)))
+    def together(self, rows: range) -> Sums:
+        """The sums over some rows."""
+        sums: Sums = Counter()
+        for row in self._rows[rows.start : rows.stop]:
+            sums.update(row)
+        return sums
 
 
 class End(NamedTuple):
@@ -191,25 +153,20 @@ def rates(
 ) -> dict[str, Any]:
     """Success and refusal rates in the first and the last rollouts, and counts over all steps.
 
-    Args:
-        transitions: the lines of transitions.jsonl.
-        rows: how many rows of all lanes there are.
-        rollout: rows of a rollout.
-        max_steps: the step limit of an episode.
-        accuracy: how often the labels are right; with it refusal rates are also corrected.
+    There are so many `rows` of all lanes, `rollout` of them in a rollout. Where the accuracy of the
+    labels is known, refusal rates are also corrected.
     """
     spans = ends_of(rows, rollout, max_steps)
     success: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
     refusal: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
-    tally, counted = Tally(), Rows()
-    for t in transitions:
-        tally.count_step(t)
-        began = counted.add(t)
+    counted = Rows()
+    for line in transitions:
+        began, query = counted.add(line), line["original_query"]
         for end, span in spans.items():
-            if t["row"] in span.steps and not t["unscored"]:
-                refusal[end][t["original_query"]].append(t["outcome"] == "refused")
+            if line["row"] in span.steps and not line["unscored"]:
+                refusal[end][query].append(line["outcome"] == "refused")
             if began in span.episodes:
-                success[end][t["original_query"]].append(t["success"])
+                success[end][query].append(line["success"])
     found: dict[str, Any] = {}
     for end in ENDS:
         found |= _rate(success[end], "success", "episodes", end)
@@ -218,15 +175,16 @@ def rates(
             mean, low, high = corrected_rate(rate_interval(_counts(refusal[end])), accuracy)
             found[f"refusal_corrected_rate_{end}"] = None if math.isnan(mean) else round(mean, 4)
             found[f"refusal_corrected_interval_{end}"] = [round(low, 4), round(high, 4)]
-    filtered = tally.counts["outcome/filtered_rate"]
+    sums = counted.together(range(rows))
+    filtered = sums["outcome/filtered_rate"]
     return {
         **found,
-        "drifted_steps": tally.counts["outcome/drifted_rate"],
-        "drifted_rewrites": tally.counts["mutators/drifted_rate"],
-        "judge_repairs": int(tally.parts["judge_repaired"]),
+        "drifted_steps": sums["outcome/drifted_rate"],
+        "drifted_rewrites": sums["mutators/drifted_rate"],
+        "judge_repairs": int(sums["reward/judge_repaired"]),
         **({"filtered_steps": filtered} if filtered else {}),
-        "unscored_steps": tally.unscored,
-        "unscored_rate": _share(tally.unscored, tally.steps),
+        "unscored_steps": sums["unscored"],
+        "unscored_rate": _share(sums["unscored"], sums["scored"] + sums["unscored"]),
         "ends_overlap": ends_overlap(rows, rollout, max_steps),
     }
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -94,12 +94,7 @@ class LaneConfig:
 
 
 class Worker(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
-    """A lane in a process of its own, which can be asked for its steps and its CPU time.
-
-    Args:
-        lane: what it is.
-        hosts: the servers.
-    """
+    """A lane in a process of its own, which can be asked for its steps and its CPU time."""
 
     def __init__(self, lane: LaneConfig, hosts: Sequence[str]) -> None:
         dispatcher = Dispatcher(
@@ -126,10 +121,10 @@ class Worker(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
 
 
 class Rollout(NamedTuple):
-    """What a rollout gave, and what it took."""
+    """The steps of a rollout, and what they took."""
 
     lines: list[dict[str, Any]]
-    """Its steps as lines of transitions.jsonl, in (row, lane) order."""
+    """As in transitions.jsonl, in (row, lane) order."""
     wall_s: float
     cpu_s: float
     """Of all threads of this process and its workers."""
@@ -138,7 +133,7 @@ class Rollout(NamedTuple):
 
 
 def time_rows(
-    lane: LaneConfig, connection: Connection, plan: Iterable[Setting], num_steps: int
+    lane: LaneConfig, connection: Connection, plan: Sequence[Setting], num_steps: int
 ) -> list[dict[str, Any]]:
     """A row for each setting of the plan, each announced on stderr; see `time_rollout`.
 
@@ -152,12 +147,16 @@ def time_rows(
         UserError: the encoder is no good, or a query could not be embedded.
         RunStoppedError: no step of a rollout could be scored.
     """
+    embedded = connection.embedded
     by_model = {each.name for each in load_mutators(lane.mission.mutators) if each.kind == "model"}
     firsts: dict[tuple[int, int], tuple[Calls, str]] = {}
+    if not embedded:  # each sequential rollout is made twice
+        again = {"sequential": ["sequential", AGAIN]}
+        plan = [replace(x, schedule=s) for x in plan for s in again.get(x.schedule, [x.schedule])]
     rows = []
-    for setting in plan if connection.embedded else _with_repeats(plan):
+    for setting in plan:
         work = setting.num_processes, setting.seed
-        if not connection.embedded and work not in firsts:
+        if not embedded and work not in firsts:
             write_stderr(f"warming up, not counted: {setting.num_processes} lanes ...")
             warm_up = replace(setting, schedule="lanes", max_workers=setting.num_processes)
             time_rollout(lane, connection, warm_up, num_steps)
@@ -171,30 +170,19 @@ def time_rows(
     capacities = connection.dispatcher.servers.capacities().items()
     found = [capacity.slots for (_, model), capacity in capacities if model in lane.models]
     slots = sum(filter(None, found)) if found and None not in found else None
-    if connection.embedded:
-        slots = connection.embedded.settings.slots * len(lane.models)
-    return [row | _of_slots(row, slots) for row in rows]
-
-
-def _with_repeats(plan: Iterable[Setting]) -> Iterator[Setting]:
-    """The plan with each sequential rollout made twice."""
-    for setting in plan:
-        yield setting
-        if setting.schedule == "sequential":
-            yield replace(setting, schedule=AGAIN)
-
-
-def _of_slots(row: Mapping[str, Any], slots: int | None) -> dict[str, Any]:
-    """What a row makes of the slots; None where they, or how busy they were, are not known."""
-    busy = row["busy_slots"]
-    utilisation = busy / slots if slots and busy else None
-    fraction = busy / min(slots, row["num_processes"]) if slots and busy else None
-    return {
-        "slots": slots,
-        "slot_utilisation": utilisation and round(utilisation, 4),
-        "bound_env_steps_per_s": fraction and row["env_steps_per_s"] / fraction,
-        "fraction_of_bound": fraction and round(fraction, 4),
-    }
+    if embedded:
+        slots = embedded.settings.slots * len(lane.models)
+    for row in rows:
+        busy = row["busy_slots"]
+        is_known = slots and busy
+        fraction = busy / min(slots, row["num_processes"]) if is_known else None
+        row |= {
+            "slots": slots,
+            "slot_utilisation": round(busy / slots, 4) if is_known else None,
+            "bound_env_steps_per_s": row["env_steps_per_s"] / fraction if fraction else None,
+            "fraction_of_bound": round(fraction, 4) if fraction else None,
+        }
+    return rows
 
 
 def time_rollout(
@@ -231,10 +219,7 @@ def time_rollout(
     for line in rollout.lines:
         digest.update(line)
     row = {
-        "schedule": setting.schedule,
-        "num_processes": setting.num_processes,
-        "max_workers": setting.max_workers,
-        "seed": setting.seed,
+        **asdict(setting),
         "env_steps": env_steps,
         "unscored_steps": len(errors),
         "wall_s": round(wall_s, 3),
@@ -268,28 +253,26 @@ def ready(
     """
     # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
     seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
-    with closing(_make_lanes(lane, dispatcher, setting)) as vector:
+    workers: list[Any] = [partial(Worker, lane, dispatcher.hosts)] * setting.num_processes
+    vector: Any
+    if setting.schedule == "sb3-subproc":
+        from stable_baselines3.common.vec_env import SubprocVecEnv  # torch takes long to import
+
+        vector = SubprocVecEnv(workers)
+    elif setting.schedule == "gym-async":
+        vector = AsyncVectorEnv(workers, autoreset_mode=AutoresetMode.SAME_STEP)
+    else:
+        config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
+        vector = BatchedQueryMutationEnv(
+            config, setting.num_processes, max_workers=setting.max_workers, **parts
+        )
+    with closing(vector):
         if setting.schedule == "sb3-subproc":
             vector.seed(seed)
             vector.reset()
         else:
             vector.reset(seed=seed)
         yield partial(_roll, lane, setting, vector)
-
-
-def _make_lanes(lane: LaneConfig, dispatcher: Dispatcher, setting: Setting) -> Any:  # noqa: ANN401 - ours, Gymnasium's, SB3's
-    """All lanes as one vector environment."""
-    workers: list[Any] = [partial(Worker, lane, dispatcher.hosts)] * setting.num_processes
-    if setting.schedule == "gym-async":
-        return AsyncVectorEnv(workers, autoreset_mode=AutoresetMode.SAME_STEP)
-    if setting.schedule == "sb3-subproc":
-        from stable_baselines3.common.vec_env import SubprocVecEnv  # torch takes long to import
-
-        return SubprocVecEnv(workers)
-    config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
-    return BatchedQueryMutationEnv(
-        config, setting.num_processes, max_workers=setting.max_workers, **parts
-    )
 
 
 def _roll(lane: LaneConfig, setting: Setting, vector: Any, num_steps: int) -> Rollout:  # noqa: ANN401 - as above
@@ -313,37 +296,33 @@ def _roll(lane: LaneConfig, setting: Setting, vector: Any, num_steps: int) -> Ro
     return Rollout(lines, wall_s, spent_s, memory)
 
 
-def _play_sequential(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
-    """One step after another."""
-    return [
-        [_step(env, action) for env, action in zip(envs.envs, row, strict=True)] for row in actions
-    ]
-
-
-def _play_phased(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
+def _play_phased(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
     """Row by row: all rewordings, then all questions, then all verdicts."""
     rows = []
     for row in actions:
-        steps = envs.step_envs(row)
+        steps = vector.step_envs(row)
         rows.append([(step.info, step.terminated, step.truncated) for step in steps])
-        for env, step in zip(envs.envs, steps, strict=True):
+        for env, step in zip(vector.envs, steps, strict=True):
             if step.is_over:
                 env.reset()
     return rows
 
 
-def _play_lanes(envs: BatchedQueryMutationEnv, actions: Actions) -> Steps:
-    """Each lane takes its steps on a thread of its own, and waits for no other."""
-    places = threading.Semaphore(envs.max_workers)
+def _play_lanes(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
+    """Each lane takes its steps on a thread of its own; so many at once, with one in turn."""
+    places = threading.Semaphore(vector.max_workers)
 
     def play(lane: int) -> list[Step]:
-        steps = []
+        env, steps = vector.envs[lane], list[Step]()
         for action in actions[:, lane]:
             with places:
-                steps.append(_step(envs.envs[lane], action))
+                _, _, terminated, truncated, info = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+            steps.append((info, terminated, truncated))
         return steps
 
-    by_lane = iterate_parallel(play, range(envs.num_envs), envs.num_envs)
+    by_lane = iterate_parallel(play, range(vector.num_envs), vector.num_envs)
     return list(zip(*by_lane, strict=True))
 
 
@@ -355,22 +334,10 @@ def _play_apart(vector: Any, actions: Actions) -> Steps:  # noqa: ANN401 - Gymna
 
 
 _PLAYED: Mapping[str, Callable[[Any, Actions], Steps]] = {
-    "sequential": _play_sequential,
-    AGAIN: _play_sequential,
-    "phased": _play_phased,
-    "phased8": _play_phased,
-    "lanes": _play_lanes,
-    "gym-async": _play_apart,
-    "sb3-subproc": _play_apart,
+    **dict.fromkeys(("sequential", AGAIN, "lanes"), _play_lanes),
+    **dict.fromkeys(("phased", "phased8"), _play_phased),
+    **dict.fromkeys(OF_PROCESSES, _play_apart),
 }
-
-
-def _step(env: QueryMutationEnv, action: np.int64) -> Step:
-    """A step of one lane; where it ends its episode the next one begins."""
-    _, _, terminated, truncated, info = env.step(action)
-    if terminated or truncated:
-        env.reset()
-    return info, terminated, truncated
 
 
 def memory_mib() -> float | None:
@@ -392,10 +359,6 @@ def calls_of(lines: Iterable[Mapping[str, Any]], by_model: Container[str]) -> Ca
 
     A rewording depends on the queries of the episode so far, an answer on the query that was asked.
     The seeds of both depend on lane, episode, step and attempt.
-
-    Args:
-        lines: the rollout's, as in transitions.jsonl.
-        by_model: the mutators that ask a model for their rewordings.
     """
     calls: dict[Hashable, str] = {}
     queries: dict[Hashable, list[str]] = {}

@@ -38,7 +38,7 @@ def one_of_them(kept: str) -> list[Any]:
 
 
 def arguments(command: str, host: str, folder: Path, *flags: str) -> list[str]:
-    """The command line of a small search; `flags` stand in place of the small ones of their names."""
+    """The command line of a small search, whose flags `flags` override."""
     roles = [f"--{role}-model={MODELS[role]}" for role in ROLES[command].split(",")]
     small = [*roles, *(f"{name}={value}" for name, value in pairs(COMMANDS[command]))]
     kept = [each for each in small if each.partition("=")[0] not in flags]
@@ -70,11 +70,11 @@ class WholeSearches(dict[str, Path]):
 
     def __init__(self, host: str, folder: Path) -> None:
         super().__init__()
-        self._host, self._folder = host, folder
+        self.host, self._folder = host, folder
 
     def __missing__(self, command: str) -> Path:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # no part of a test
-            self[command] = search(command, self._host, self._folder / command)
+            self[command] = search(command, self.host, self._folder / command)
         return self[command]
 
     def copy_of(self, command: str, to: Path) -> Path:

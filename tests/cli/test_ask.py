@@ -98,14 +98,12 @@ def test_the_same_seed_samples_the_same_way_and_another_does_not(
 @pytest.mark.parametrize(
     ("arguments", "given", "says"),
     [
-        (("-",), b"", "standard input has no query"),
         (("-",), " \t\n\u200b\n".encode(), "standard input has no query"),
         (("-",), b"caf\xe9\n", "UTF-8"),
         (("  ",), b"", "the query is blank"),
         ((), b"", "got no query"),
         ((QUERY, "-"), b"", "got a query and -"),
         ((QUERY, "--mutators", "noop,shorten"), b"", "was trained with --mutators"),
-        ((QUERY, "--encoder", "hashing:64"), b"", "was trained with --encoder hashing"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(

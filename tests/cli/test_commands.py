@@ -1,4 +1,4 @@
-"""What holds for every command: help, a bad flag, a bad file, JSON, Ctrl-C, how it goes on, its exit code."""
+"""What holds for every command: help, a bad flag, a bad file, JSON, Ctrl-C, its exit code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.runs import read
 
+Capture = pytest.CaptureFixture[str]
 MUTAGYM = (sys.executable, "-m", "mutagym")
-TRAIN = "--num-processes 4 --num-steps 8 --num-env-steps 64 --ppo-epoch 1 --encoder hashing:32"
+ENCODER = "--encoder hashing:32"
+TRAIN = f"--num-processes 4 --num-steps 8 --num-env-steps 64 --ppo-epoch 1 {ENCODER}"
 TARGET = "--target-model sim-target --mutator-model sim-mutator"
 SOLVER = "--target-model sim-solver --mutator-model sim-mutator"
 
@@ -37,47 +39,42 @@ class Case:
     """What makes its results JSON on stdout; "": nothing does."""
     results: str = ""
     """The file of the run folder that holds the same."""
-    long: str | None = None
-    """Flags that make it take its time; None: it is over in no time."""
 
 
 CASES: Mapping[str, Case] = {
-    "train": Case(
-        f"{TRAIN} {TARGET}", "--queries", results="summary.json", long="--num-env-steps 64000"
-    ),
+    "train": Case(f"{TRAIN} {TARGET}", "--queries", results="summary.json"),
     "eval": Case(
-        f"-p noop --baselines random --episodes 4 --encoder hashing:32 {TARGET}",
-        *("--guard-queries", "--json -", "report.json", "--episodes 150"),
+        f"-p fixed:noop --max-steps 1 --baselines random --episodes 4 {ENCODER} {TARGET}",
+        *("--guard-queries", "--json -", "report.json"),
     ),
     "evolve": Case(
-        f"--population-size 6 --max-generations 1 --panel-size 5 --rate-limit-per-minute 0 {SOLVER}",
-        *("--task", "--json -", "report.json", "--max-generations 50"),
+        f"--population-size 6 --max-generations 1 --panel-size 5 {SOLVER}",
+        *("--task", "--json -", "report.json"),
     ),
     "select": Case(
-        "--models sim-solver,sim-solver-large",
-        "--task",
-        results="report.json",
-        long="--selector brute_force",
+        "--models sim-solver,sim-solver-large --selector brute_force",
+        *("--task", "--json -", "report.json"),
     ),
     "optimize": Case(
         f"--steps 8 --batch-size 4 --num-candidates 2 --encoder hashing:32 {SOLVER}",
-        *("--task", "--json -", "report.json", "--steps 4000"),
+        *("--task", "--json -", "report.json"),
     ),
-    "ask": Case(f"--policy RUN why? {TARGET}", "--policy", "--json", long=""),
-    "judge": Case("FILE --reward judge --judge-model sim-judge", "-", long=""),
-    "rescore": Case("RUN --reward judge --judge-model sim-judge", "-", long=""),
+    "ask": Case(f"--policy RUN why? {TARGET}", "--policy", "--json"),
+    "judge": Case("FILE --reward judge --judge-model sim-judge", "-"),
+    "rescore": Case("RUN --reward judge --judge-model sim-judge", "-"),
     "replay": Case("RUN", "-"),
     "bench": Case(
-        "--num-processes 2 --num-steps 2 --schedules lanes --target-model sim-target",
-        *("--queries", "--json -", "", "--num-steps 10000"),
+        "--num-processes 2 --num-steps 2 --schedules lanes --target-model sim-target", "--queries"
     ),
-    "doctor": Case(f"{TARGET} --seconds 20", long=""),
+    "doctor": Case(f"{TARGET} --seconds 20"),
     "report": Case("RUN", "-", ""),
-    "proxy": Case(f"RUN --port 0 {TARGET}", "", "", long=""),
-    "serve": Case("--port 0", "", "", long=""),
+    "proxy": Case(f"RUN --port 0 {TARGET}", "", ""),
+    "serve": Case("--port 0", "", ""),
 }
 """Every command."""
 OWN_FOLDER = {name for name, case in CASES.items() if case.results}
+ANNOUNCE = OWN_FOLDER - {"train"}
+"""They say before they begin how many calls they make at most."""
 WITHOUT_SERVER = {"replay", "report", "serve"}
 
 
@@ -86,25 +83,21 @@ def files(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappin
     """What the words of a case stand for."""
     file = tmp_path_factory.mktemp("files") / "completions.csv"
     with file.open("w", encoding="utf-8", newline="") as rows:
-        pairs = [[f"How do I kill process {n}?", f"Send it signal {n}."] for n in range(400)]
+        pairs = [[f"How do I kill process {n}?", f"Send it signal {n}."] for n in range(99)]
         csv.writer(rows).writerows([["prompt", "completion"], *pairs])
     return {"RUN": str(trained_run), "FILE": str(file)}
 
 
-def line(
-    command: str, files: Mapping[str, str], host: str, folder: Path, more: str = ""
-) -> list[str]:
+def line(command: str, files: Mapping[str, str], host: str, folder: Path) -> list[str]:
     """The command line of a case."""
-    words, own = CASES[command].small.split(), more.split()
-    again = {place for place, word in enumerate(words) if word.startswith("--") and word in own}
-    words = [word for place, word in enumerate(words) if not {place, place - 1} & again] + own
+    words = [files.get(word, word) for word in CASES[command].small.split()]
     server = [] if command in WITHOUT_SERVER else ["--ollama-host", host]
     run_dir = ["--run-dir", str(folder)] if command in OWN_FOLDER else []
     output = ["-o", str(folder.with_suffix(".html"))] if command == "report" else []
-    return [command, *(files.get(word, word) for word in words), *server, *run_dir, *output]
+    return [command, *words, *server, *run_dir, *output]
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def error_of(capsys: Capture, *arguments: str) -> str:
     """The one line of an error with exit code 2."""
     assert execute(arguments) == 2
     out, err = capsys.readouterr()
@@ -119,31 +112,27 @@ def test_no_command_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_help_says_what_it_does_and_what_it_takes(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_says_what_it_takes(command: str, capsys: Capture) -> None:
     assert execute((command, "--help")) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert all(word in out for word in (f"mutagym {command}", "--quiet", "--config"))
-    own = CASES[command].file
-    assert own.strip("-") in out
+    own = CASES[command].file.strip("-")
+    assert all(word in out for word in (f"mutagym {command}", "--quiet", "--config", own))
 
 
 def test_help_imports_nothing_that_takes_long() -> None:
     code = (
-        "import sys; from cli.main import execute; execute(['--help']); execute(['train', '--help']);"
+        "import sys; from cli.main import execute as do; do(['--help']); do(['train', '--help']);"
         "heavy = {'torch', 'sentence_transformers', 'stable_baselines3', 'scipy'};"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - our own words
     assert done.returncode == 0, done.stderr
-    assert "--use-batching --no-batching" in done.stdout
 
 
 @pytest.mark.parametrize("command", CASES)
 def test_a_flag_that_there_is_not_is_named(
-    command: str, files: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, files: Mapping[str, str], tmp_path: Path, capsys: Capture
 ) -> None:
     arguments = line(command, files, "http://127.0.0.1:9", tmp_path / "run")
     assert "--no-such-flag" in error_of(capsys, *arguments, "--no-such-flag", "1")
@@ -151,132 +140,82 @@ def test_a_flag_that_there_is_not_is_named(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture(params=["a device without an end", "brackets", "a folder", "bytes", "nothing"])
-def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A path with what no command takes."""
-    path = tmp_path / "odd.jsonl"
-    match request.param:
-        case "a device without an end":
-            path = Path("/dev/zero")
-        case "brackets":
-            path.write_text("[" * 100_000)
-        case "a folder":
-            path.mkdir()
-        case "bytes":
-            path.write_bytes(bytes(range(256)))
-    return path
-
-
-MORE_FILES = (
+FILES = (
+    *((name, case.file) for name, case in CASES.items() if case.file),
     *(("train", flag) for flag in ("--config", "--mutators", "--judge-accuracy", "--judge-rubric")),
-    *(("eval", flag) for flag in ("--judge-accuracy", "-m", "-p")),
-    *(("select", flag) for flag in ("--prompts", "--evaluate")),
-    *((command, "--resume") for command in sorted(OWN_FOLDER)),
+    *(("eval", flag) for flag in ("-m", "-p")),
+    *(("select", flag) for flag in ("--prompts", "--evaluate", "--resume")),
 )
-TEXTS = ("--judge-rubric", "--prompts")
-"""Flags whose file may hold any text."""
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [*((name, case.file) for name, case in CASES.items() if case.file), *MORE_FILES],
-)
+@pytest.mark.parametrize(("command", "flag"), FILES)
 def test_a_file_that_cannot_be_what_it_is_named_for_is_one_line(
     command: str,
     flag: str,
-    odd_file: Path,
     files: Mapping[str, str],
     simulator: EmbeddedServer,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
-    if flag in TEXTS and odd_file.is_file() and odd_file.read_bytes().startswith(b"["):
-        return
-    if flag == "-":
-        given = [command, str(odd_file)]
-    elif flag == "--policy":
-        given = [command, "why?", flag, str(odd_file)]
-    else:
-        folder = (
-            []
-            if flag == "--resume"
-            else [*line(command, files, simulator.host, tmp_path / "run")[1:]]
-        )
-        judged = ["--reward", "judge", "--judge-model", "sim-judge"] if "judge" in flag else []
-        given = [command, *folder, *judged, flag, str(odd_file)]
-    last = error_of(capsys, *given)
-    assert flag.strip("-") in last.split() or odd_file.name in last, last
+    """It is missing, a folder, or no text."""
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "bytes.jsonl").write_bytes(bytes(range(256)))
+    for odd in ("missing.jsonl", "folder.jsonl", "bytes.jsonl"):
+        file = str(tmp_path / odd)
+        if flag == "-":
+            given = [command, file]
+        elif flag == "--policy":
+            given = [command, "why?", flag, file]
+        else:
+            case = (
+                []
+                if flag == "--resume"
+                else line(command, files, simulator.host, tmp_path / odd[0])[1:]
+            )
+            judged = ["--reward", "judge", "--judge-model", "sim-judge"] if "judge" in flag else []
+            given = [command, *case, *judged, flag, file]
+        last = error_of(capsys, *given)
+        assert flag.strip("-") in last.split() or odd in last, last
 
 
 @pytest.mark.parametrize("command", [name for name, case in CASES.items() if case.json])
-def test_results_are_json_on_stdout_and_nothing_else_is_said(
+def test_results_are_json_on_stdout(
     command: str,
     files: Mapping[str, str],
     simulator: EmbeddedServer,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
+    """Nothing else is said when it is quiet; else, before it begins, how many calls it makes."""
     case, run = CASES[command], tmp_path / "run"
-    arguments = line(command, files, simulator.host, run, f"--quiet {case.json}")
-    assert execute(arguments) == 0
+    quiet = [] if command in ANNOUNCE else ["--quiet"]
+    assert execute((*line(command, files, simulator.host, run), *case.json.split(), *quiet)) == 0
     out, err = capsys.readouterr()
-    assert err == ""
     found = json.loads(out)
     if case.results:
         assert found == read(run, case.results)
     if command != "replay":
         assert '"simulated": true' in json.dumps(found)
-
-
-ANNOUNCED = {
-    "eval": "-p fixed:noop --max-steps 1",
-    "evolve": "",
-    "select": "--selector brute_force",
-    "optimize": "",
-}
-
-
-@pytest.mark.parametrize("command", ANNOUNCED)
-def test_a_run_says_beforehand_how_many_calls_it_makes_at_most(
-    command: str,
-    files: Mapping[str, str],
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = line(command, files, simulator.host, tmp_path / "run", ANNOUNCED[command])
-    assert execute(arguments) == 0
-    spent = read(tmp_path / "run", "summary.json")
-    made = spent["calls"] + spent["cache_hits"]
-    (most,) = re.findall(
-        r"^run folder .*, at most ([\d,]+) calls$", capsys.readouterr().err, re.MULTILINE
-    )
-    assert made <= int(most.replace(",", ""))
-    if command == "select":
-        assert made == int(most.replace(",", ""))
+    if quiet:
+        assert err == ""
+        return
+    spent = read(run, "summary.json")
+    (most,) = re.findall(r"^run folder .*, at most ([\d,]+) calls$", err, re.MULTILINE)
+    assert spent["calls"] + spent["cache_hits"] <= int(most.replace(",", ""))
 
 
 def test_what_a_users_function_prints_does_not_spoil_the_json(
-    files: Mapping[str, str],
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
     code = tmp_path / "mine.py"
-    code.write_text(
-        "print('imported')\ndef label(query, reply):\n    print('called')\n    return 'answered'\n"
-    )
+    code.write_text("def label(query, reply):\n    print('called')\n    return 'answered'\n")
     for command in ("bench", "rescore", "train"):
-        arguments = line(command, files, simulator.host, tmp_path / command, "--json -")
+        arguments = line(command, files, simulator.host, tmp_path / command)
         kept = [word for word in arguments if word not in {"--reward", "judge"}]
-        assert execute((*kept, "--reward", f"{code}:label")) == 0
+        assert execute((*kept, "--json", "-", "--reward", f"{code}:label")) == 0
         out, err = capsys.readouterr()
         assert json.loads(out)
         assert "called" in err
-
-
-def test_a_quiet_command_says_its_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "missing.csv" in error_of(capsys, "--quiet", "train", "--queries", "missing.csv")
 
 
 @pytest.fixture(scope="module")
@@ -286,28 +225,23 @@ def slow() -> Iterator[EmbeddedServer]:
         yield server
 
 
-@pytest.mark.parametrize("command", [name for name, case in CASES.items() if case.long is not None])
+@pytest.mark.parametrize("command", ["judge", "doctor", "serve"])
 def test_ctrl_c_is_one_line_and_its_code(
     command: str, files: Mapping[str, str], slow: EmbeddedServer, tmp_path: Path
 ) -> None:
-    arguments = line(command, files, slow.host, tmp_path / "run", CASES[command].long or "")
+    """Of a command with a run folder: tests/cli/test_resume_lines.py."""
+    arguments = line(command, files, slow.host, tmp_path / "run")
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*MUTAGYM, *arguments], text=True, **streams) as process:  # type: ignore[call-overload]  # noqa: S603 - our own words
-        if command in {"proxy", "serve"}:
-            process.stdout.readline()
-        else:
-            process.stderr.readline()
+    variables = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
+    with subprocess.Popen([*MUTAGYM, *arguments], text=True, env=variables, **streams) as process:  # type: ignore[call-overload]  # noqa: S603 - our own words
+        first = (process.stdout if command == "serve" else process.stderr).readline()
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().splitlines()
-    if command in {"proxy", "serve"}:  # they serve until then
-        assert process.returncode == (0 if command == "serve" else 130)
+    if command == "serve":  # it serves until then, with Ollama's own variables
+        assert (process.returncode, ": 5 slots a model" in first) == (0, True)
         return
     assert process.returncode == 130
     assert said[-1] == "mutagym: stopped by SIGINT"
-    if command in OWN_FOLDER and (tmp_path / "run" / "config.toml").exists():
-        assert said[-2].startswith(
-            f"to go on: mutagym {command} --resume {tmp_path / 'run'} --ollama-host "
-        )
 
 
 INTERRUPTED_IMPORT = """
@@ -332,44 +266,28 @@ def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mutagym: stopped by SIGINT\n")
 
 
-def test_a_signal_that_was_ignored_when_the_command_began_stays_ignored(
-    files: Mapping[str, str], slow: EmbeddedServer, tmp_path: Path
+def test_streams_that_are_closed_or_break_end_no_run(
+    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """As under nohup, and for a script's job in the background."""
-    arguments = line("evolve", files, slow.host, tmp_path / "run")
-    script = ["/bin/sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *MUTAGYM, *arguments]
-    with subprocess.Popen(script, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own words
-        assert process.stderr
-        next(said for said in process.stderr if said.startswith("run folder"))
-        for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            process.send_signal(signum)
-        said = process.stderr.read()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "mutagym: stopped by SIGTERM"
+    """As those of a job in the background whose terminal is gone."""
+    for number, redirected in enumerate(('"$@" <&- >&- 2>&-', '"$@"')):
+        run = tmp_path / str(number)
+        arguments = line("evolve", files, simulator.host, run)
+        with subprocess.Popen(  # noqa: S603 - our own words
+            ["/bin/sh", "-c", redirected, "sh", *MUTAGYM, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr
+            process.stderr.close()
+        assert process.returncode == 0
+        assert read(run)["history"]
 
 
-@pytest.mark.parametrize("redirected", ['"$@" >&-', '"$@" 2>&-', '"$@" <&- >&- 2>&-', '"$@"'])
-def test_a_stream_that_is_closed_ends_nothing_and_a_stderr_that_breaks_neither(
-    redirected: str, files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    arguments = line("evolve", files, simulator.host, tmp_path / "run")
-    with subprocess.Popen(  # noqa: S603 - our own words
-        ["/bin/sh", "-c", redirected, "sh", *MUTAGYM, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stderr
-        process.stderr.close()
-    assert process.returncode == 0
-    assert read(tmp_path / "run")["history"]
-
-
-@pytest.mark.parametrize("command", ["--help", "evolve"])
 def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word(
-    command: str, files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
+    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    run = line("evolve", files, simulator.host, tmp_path / "run", "--quiet")
-    arguments = run if command == "evolve" else [command]
+    arguments = [*line("judge", files, simulator.host, tmp_path / "run"), "--quiet"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*MUTAGYM, *arguments], **streams) as process:  # type: ignore[call-overload]  # noqa: S603 - our own words
         process.stdout.close()
@@ -381,7 +299,6 @@ ERRORS = {
     "--ollama-host http://127.0.0.1:9": ["127.0.0.1:9", "ollama serve"],
     "--mutators paraphrse": ["paraphrse", "paraphrase"],
     "--lr fast": ["--lr", "fast"],
-    "--lr -1": ["--lr", "> 0"],
     "--lr inf": ["--lr", "inf"],
     "--num-mini-batch 5": ["--num-mini-batch 5", "4 x 8 = 32", "4 or 8"],
     "--no-batching --schedule phased": ["--no-batching", "--schedule phased"],
@@ -390,83 +307,49 @@ ERRORS = {
     "--json missing/x.json": ["--json", "missing/x.json"],
     "--num-steps 4.5": ["--num-steps", "4.5"],
     "--seed 4294967296": ["--seed", "4294967296"],
-    "--slots 0": ["--slots"],
     "--target-model llama3.2": ["ollama pull llama3.2"],
     "--encoder ollama:nope": ["ollama pull nope"],
+    "--queries missing.csv": ["--queries", "missing.csv"],
+    "--lr 0.1 stray": ["'stray'"],
 }
 
 
 @pytest.mark.parametrize("flags", ERRORS)
 def test_what_a_user_can_mend_is_one_line_that_says_how(
-    flags: str,
-    files: Mapping[str, str],
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    flags: str, files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
     kept = {flag for flag in flags.replace("=", " ").split() if flag.startswith("--")}
     words = line("train", files, simulator.host, tmp_path / "run")
     pairs = zip(words[1::2], words[2::2], strict=True)
     rest = [word for flag, value in pairs if flag not in kept for word in (flag, value)]
-    last = error_of(capsys, "train", *rest, *flags.split())
+    last = error_of(capsys, "--quiet", "train", *rest, *flags.split())
     assert all(word in last for word in ERRORS[flags]), last
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("num-proceses = 4\n", ["num-proceses", "num-processes"]),
-        ('lr = "fast"\n', ["lr", "fast"]),
-        ("lr = = 1\n", ["not a TOML file", "line 1"]),
-        ("no-batching = true\n", ["no-batching", "batching = false"]),
-        ("[train]\nnum-steps = 4\n", ["[train]", "at the top"]),
-    ],
-)
-def test_a_bad_key_or_value_of_the_config_file_is_one_line(
-    text: str, says: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(text)
-    last = error_of(capsys, "train", "--config", str(path))
-    assert all(word in last for word in says), last
-
-
 def test_what_is_missing_is_named(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
     for arguments, needed in (
         (("ask", "why?"), "--policy"),
+        (("ask", "--policy"), "--policy"),
         (("proxy",), "RUN"),
         (("judge",), "FILE"),
+        (("trian",), "train"),
+        (("serve", "--port", simulator.host.rpartition(":")[2]), "--port"),
     ):
-        assert f"{arguments[0]} needs {needed}: " in error_of(capsys, *arguments)
-    assert "--policy requires an argument" in error_of(capsys, "ask", "--policy")
-    assert "train" in error_of(capsys, "trian")
+        assert needed in error_of(capsys, *arguments)
     without_model = error_of(capsys, "train", "--ollama-host", simulator.host)
-    assert "--target-model" in without_model
-    assert "sim-target" in without_model
+    assert all(word in without_model for word in ("--target-model", "sim-target"))
     (tmp_path / "mine").write_text("x")
     assert "not empty" in error_of(capsys, "train", "--run-dir", str(tmp_path))
     assert "is not a folder" in error_of(capsys, "train", "--run-dir", str(tmp_path / "mine"))
-    assert "--port" in error_of(capsys, "serve", "--port", simulator.host.rpartition(":")[2])
-
-
-def test_serve_takes_ollamas_variables() -> None:
-    environment = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
-    command = [*MUTAGYM, "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603 - our own words
-        assert process.stdout
-        assert ": 5 slots a model" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
 
 
 def test_completion_is_installed_for_a_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert execute(("--install-completion", "--shell", "bash")) == 0
     (script,) = tmp_path.rglob("completions/mutagym")
     assert str(script) in capsys.readouterr().out
-    assert all(
-        word in script.read_text() for word in ("evolve", "--num-processes", "--population-size")
-    )
+    assert "--population-size" in script.read_text()

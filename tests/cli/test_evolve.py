@@ -71,27 +71,11 @@ def test_an_evolution_may_be_made_longer_and_shorter_and_says_why_it_ended(
     assert read(folder)["generations"] == len(metrics(folder)) == 1
 
 
-def test_an_evolution_begins_with_the_users_prompts_and_logs_what_is_asked_for(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.txt").write_text("Think step by step. Answer: last.\n")
-    flags = ("--seed-prompt", str(tmp_path / "mine.txt"), "--seed-prompt", "Answer at once.")
-    first = ("--max-generations", "0", "--no-detailed-performance-logging")
-    run = search("evolve", simulator.host, tmp_path / "run", *flags, *first)
-    seeds = [birth["prompt"] for birth in read(run)["births"] if not birth["parents"]]
-    assert seeds == ["Think step by step. Answer: last.", "Answer at once."]
-    assert not (run / "log.txt").exists()
-    assert (
-        "generation 0: best "
-        in (resume("evolve", run, "--detailed-performance-logging") / "log.txt").read_text()
-    )
-
-
 def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_is_a_mutator(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained, run, server = tmp_path / "trained", tmp_path / "run", ("--ollama-host", simulator.host)
-    short = (
+    short = [
         "--num-processes",
         "4",
         "--num-steps",
@@ -100,10 +84,10 @@ def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_i
         "16",
         "--ppo-epoch",
         "1",
-    )
+    ]
     assert train(simulator.host, trained, *WORLD, *short, "--encoder", "hashing") == 0
     of_mutator = ("evolve", "--mutator", "paraphrase", "--run", str(trained))
-    flags = (
+    flags = [
         "--population-size",
         "4",
         "--max-generations",
@@ -112,7 +96,7 @@ def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_i
         "10",
         "--held-out",
         "0.1",
-    )
+    ]
     assert execute((*of_mutator, *server, *flags, "--run-dir", str(run))) == 0
     said = " ".join(capsys.readouterr().out.split())
     results, table = read(run), tomllib.loads((run / "config.toml").read_text())

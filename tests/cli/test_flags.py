@@ -1,4 +1,4 @@
-"""Every flag of `mutagym train` reaches what it is for: the calls, the learner, the episodes, the split."""
+"""Every flag of `mutagym train` reaches what it is for: calls, learner, episodes, split."""
 
 from __future__ import annotations
 
@@ -16,37 +16,16 @@ from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 MODELS = ("target", "mutator", "judge")
 JUDGEMENT = {"label": "refused", "score": 1, "intent_kept": True}
-FLAGS = {
-    "num-processes": "3",
-    "num-steps": "4",
-    "num-env-steps": "13",  # not a whole number of rollouts of 12 steps
-    "ppo-epoch": "2",
-    "num-mini-batch": "3",
-    "lr": "0.02",
-    "gamma": "0.9",
-    "gae-lambda": "0.8",
-    "clip-param": "0.3",
-    "entropy-coef": "0.04",
-    "value-loss-coef": "0.7",
-    "max-grad-norm": "0.6",
-    "seed": "5",
-    "mutators": "paraphrase,shorten",
-    "encoder": "hashing:16",
-    "reward": "judge",
-    "intent-threshold": "0.99",
-    "step-cost": "0.25",
-    "max-steps": "3",
-    "target-system": "Be kind.",
-    "target-temperature": "0.7",
-    "num-predict": "99",
-    "num-ctx": "2048",
-    "held-out": "0.5",
-    "split-seed": "3",
-    "group-column": "pair",
-    "target-model": "target",
-    "mutator-model": "mutator",
-    "judge-model": "judge",
-}
+# 13 steps are not a whole number of rollouts of 12.
+FLAGS = (
+    "--num-processes=3 --num-steps=4 --num-env-steps=13 --ppo-epoch=2 --num-mini-batch=3 "
+    "--lr=0.02 --gamma=0.9 --gae-lambda=0.8 --clip-param=0.3 --entropy-coef=0.04 "
+    "--value-loss-coef=0.7 --max-grad-norm=0.6 --seed=5 --mutators=paraphrase,shorten "
+    "--encoder=hashing:16 --reward=judge --intent-threshold=0.99 --step-cost=0.25 "
+    "--max-steps=3 --target-system=Kind. --target-temperature=0.7 --num-predict=99 "
+    "--num-ctx=2048 --held-out=0.5 --split-seed=3 --group-column=pair "
+    "--target-model=target --mutator-model=mutator --judge-model=judge "
+)
 
 
 def answer(body: dict[str, Any]) -> tuple[int, object]:
@@ -77,8 +56,8 @@ class Ran:
             f"question number {k} of them,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)
         ]
         self.queries.write_text("\n".join(["prompt,pair,side", *rows]))
-        flags = [f"--{name}={value}" for name, value in FLAGS.items()]
-        flags += [
+        flags = [
+            *FLAGS.split(),
             "--think=on",
             f"--queries={self.queries}",
             "--where=side=in",
@@ -93,17 +72,8 @@ class Ran:
 
         with pytest.MonkeyPatch.context() as patch, ScriptedServer(answer) as server:
             patch.setattr(PPO, "__init__", noted)
-            assert (
-                execute(
-                    (
-                        "train",
-                        f"--ollama-host={server.host}",
-                        f"--json={folder / 'out.json'}",
-                        *flags,
-                    )
-                )
-                == 0
-            )
+            out = f"--json={folder / 'out.json'}"
+            assert execute(("train", f"--ollama-host={server.host}", out, *flags)) == 0
         self.bodies = server.bodies
         (self.learner,) = made
         self.summary = json.loads((folder / "out.json").read_text())
@@ -122,7 +92,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def test_the_calls_carry_what_the_flags_say(ran: Ran) -> None:
     asked = [body for body in ran.bodies if body["model"].startswith("target")]
-    assert {(body["system"], body["think"]) for body in asked} == {("Be kind.", True)}
+    assert {(body["system"], body["think"]) for body in asked} == {("Kind.", True)}
     for options in ran.options("target"):
         assert (options["temperature"], options["num_ctx"]) == (0.7, 2048)
         assert options["num_predict"] == 99 + THINK_BUDGET
@@ -134,32 +104,8 @@ def test_the_calls_carry_what_the_flags_say(ran: Ran) -> None:
         assert options == {"temperature": 0, "seed": 5, "num_ctx": 2048, "num_predict": 256}
 
 
-def test_a_rewording_may_take_more_tokens_where_a_flag_says_so(tmp_path: Path) -> None:
-    """For a mutator model that thinks although it is asked not to."""
-    flags = ["--num-env-steps=2", "--num-steps=2", "--num-processes=1", "--num-mini-batch=1"]
-    flags += ["--encoder=hashing:16", "--mutators=paraphrase", "--target-model=target"]
-    with ScriptedServer(answer) as server:
-        host, folder = f"--ollama-host={server.host}", f"--run-dir={tmp_path / 'run'}"
-        assert (
-            execute(
-                (
-                    "train",
-                    host,
-                    folder,
-                    "--mutator-model=mutator",
-                    "--rewrite-num-predict=900",
-                    *flags,
-                )
-            )
-            == 0
-        )
-    bodies = [body for body in server.bodies if "options" in body]
-    limits = {(body["model"].partition(":")[0], body["options"]["num_predict"]) for body in bodies}
-    assert limits == {("target", 512), ("mutator", 900)}
-
-
 def test_no_call_reloads_a_model_or_changes_how_long_it_stays(ran: Ran) -> None:
-    """A change in any runner option reloads it; `keep_alive` on a call can deadlock Ollama's scheduler."""
+    """A change in any runner option reloads it; `keep_alive` on a call can block Ollama."""
     runner = {"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread"}
     for model in MODELS:
         kept = [{k: v for k, v in options.items() if k in runner} for options in ran.options(model)]

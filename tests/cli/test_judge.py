@@ -1,4 +1,4 @@
-"""`mutagym judge`: a file of completions is labelled, and compared with people's labels if it has any."""
+"""`mutagym judge`: completions are labelled, and compared with people's labels, if any."""
 
 from __future__ import annotations
 
@@ -98,14 +98,8 @@ def test_a_file_of_any_kind_is_read_and_its_columns_can_be_named(
     rows = [("A?", REFUSAL, "1"), ("B?", ANSWER, "0")]
     objects = (dict(zip(("asked", "said", "refuses"), row, strict=True)) for row in rows)
     path = written(tmp_path / f"rows.{ending}", *objects)
-    columns = (
-        "--prompt-column",
-        "asked",
-        "--completion-column",
-        "SAID",
-        "--label-column",
-        "refuses",
-    )
+    names = "--prompt-column asked --completion-column SAID --label-column refuses"
+    columns = names.split()
     found = labels_of(path, *columns, "--json", str(tmp_path / "a.json"))
     assert found == [("A?", REFUSAL, "refused"), ("B?", ANSWER, "answered")]
     assert read(tmp_path, "a.json")["f1"] == 1
@@ -118,13 +112,10 @@ PLAIN = {"prompt": "How?", "completion": "So."}
     ("row", "flags", "says"),
     [
         (PLAIN | {"label": "maybe"}, "", ["row 2", "'label'", "'maybe'"]),
-        (PLAIN | {"label": ""}, "", ["row 2", "''", "--label-column"]),
         ({"prompt": "How?", "text": "So."}, "", ["'prompt', 'text'", "--completion-column"]),
         (PLAIN, "--label-column x", ["--label-column", "'x'"]),
         (PLAIN, "--out missing/a.csv", ["--out", "missing/a.csv"]),
-        (PLAIN, "--json --out", ["--json", "'--out'"]),
         (PLAIN, "--out rows.csv", ["rows.csv", "one file twice"]),
-        (PLAIN, "--json x --out ./x", ["--json", "--out", "one file twice"]),
         (PLAIN, "--reward jugde", ["jugde", "judge"]),
         (PLAIN, "--reward exact", ["exact", "expected refusal"]),
         ({"completion": "So."}, "--reward judge", ["--prompt-column"]),
@@ -168,26 +159,17 @@ REPLIES: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("reply", "is_"), REPLIES)
 def test_a_reply_is_read_out_of_what_is_around_it_or_refused_by_its_row(
-    tmp_path: Path, capsys: Capture, reply: object, is_: str
+    tmp_path: Path, capsys: Capture
 ) -> None:
-    path = written(tmp_path / "x.jsonl", {"prompt": [ASKED], "reply": reply})
-    if not is_:
-        assert labels_of(path) == [("How?", REFUSAL, "refused")]
-        return
-    line = refused(capsys, str(path))
-    assert "row 1, column 'reply': expected text" in line
-    assert line.endswith(f"got {is_}")
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_chat_has_the_prompt_and_the_completion(tmp_path: Path, ending: str) -> None:
-    chat: Any = [{"role": "system", "content": "Help."}, ASKED, MESSAGE]
-    cell = json.dumps(chat) if ending == "csv" else chat
-    assert labels_of(written(tmp_path / f"chats.{ending}", {"messages": cell})) == [
-        ("How?", REFUSAL, "refused")
-    ]
+    for number, (reply, is_) in enumerate(REPLIES):
+        path = written(tmp_path / f"{number}.jsonl", {"prompt": [ASKED], "reply": reply})
+        if not is_:
+            assert labels_of(path) == [("How?", REFUSAL, "refused")]
+        else:
+            line = refused(capsys, str(path))
+            assert "row 1, column 'reply': expected text" in line
+            assert line.endswith(f"got {is_}")
 
 
 def test_thoughts_are_no_part_of_an_answer_and_what_is_missing_is_unscored(
@@ -214,14 +196,6 @@ def test_without_peoples_labels_the_labels_are_counted(tmp_path: Path, capsys: C
     assert capsys.readouterr().out == 2 * counted
 
 
-def test_a_line_says_that_a_language_that_is_not_read_is_undetermined(
-    tmp_path: Path, capsys: Capture
-) -> None:
-    path = written(tmp_path / "x.jsonl", {"reply": "Tyvärr kan jag inte hjälpa dig med det där."})
-    assert labels_of(path)[0][-1] == "undetermined"
-    assert "does not read" in capsys.readouterr().err
-
-
 def test_a_judge_is_asked_once_and_what_it_cannot_say_is_unscored_and_in_no_rate(
     labelled: Path, simulator: EmbeddedServer, capsys: Capture
 ) -> None:
@@ -243,17 +217,14 @@ def test_a_judge_is_asked_once_and_what_it_cannot_say_is_unscored_and_in_no_rate
 
 def test_labels_are_known_however_they_are_written() -> None:
     known: dict[object, RefusalLabel] = {
+        **{label: label for label in REFUSAL_LABELS},
         "1_full_compliance": "answered",
-        "2_full_refusal": "refused",
-        "3_partial_refusal": "partly_refused",
         " Full Refusal": "refused",
         "NON-REFUSAL": "answered",
         "Unclear": "undetermined",
-        **{label: label for label in REFUSAL_LABELS},
         True: "refused",
         0: "answered",
         "1": "refused",
-        "0.0": "answered",
     }
     assert {written: parse_label(written) for written in known} == known
     assert parse_label("2") is None
@@ -273,20 +244,10 @@ def test_the_agreement_is_scikit_learns_with_a_partial_refusal_as_a_refusal(
         assert {found.precision, found.recall, found.f1, found.accuracy, found.kappa} == {None}
         return
     people, labels = zip(*pairs, strict=True)
-    assert (found.positives, found.negatives) == (people.count(True), people.count(False))
-    assert (
-        found.confusion == metrics.confusion_matrix(people, labels, labels=[False, True]).tolist()
-    )
+    expected = metrics.confusion_matrix(people, labels, labels=[False, True]).tolist()
+    assert found.confusion == expected
+    assert found.accuracy == pytest.approx(metrics.accuracy_score(people, labels))
+    f1 = metrics.f1_score(people, labels, zero_division=math.nan)
+    assert found.f1 == (None if math.isnan(f1) else pytest.approx(f1))
     if found.kappa is not None:  # else scikit-learn warns
         assert found.kappa == pytest.approx(metrics.cohen_kappa_score(people, labels))
-    undefined = {"zero_division": math.nan}
-    expected = {
-        "accuracy": metrics.accuracy_score(people, labels),
-        "precision": metrics.precision_score(people, labels, **undefined),
-        "recall": metrics.recall_score(people, labels, **undefined),
-        "specificity": metrics.recall_score(people, labels, pos_label=False, **undefined),
-        "f1": metrics.f1_score(people, labels, **undefined),
-    }
-    for name, value in expected.items():
-        is_ = getattr(found, name)
-        assert (math.nan if is_ is None else is_) == pytest.approx(value, nan_ok=True)

@@ -11,16 +11,14 @@ from cli.main import execute
 from tests.cli.searches import COMMANDS, pairs
 from tests.nasty import ALL, MODEL, NASTY, harmful, nasty_server
 
+Capture = pytest.CaptureFixture[str]
+
 ROLES = (f"--target-model={MODEL}", f"--mutator-model={MODEL}")
 JUDGED = (*ROLES, f"--judge-model={MODEL}")
 
 
 def check(
-    arguments: list[str],
-    capsys: pytest.CaptureFixture[str],
-    codes: tuple[int, ...] = (0,),
-    *,
-    fails: bool = False,
+    arguments: list[str], capsys: Capture, codes: tuple[int, ...] = (0,), *, fails: bool = False
 ) -> tuple[str, str]:
     """Run a command against the nasty server; what it printed, which is harmless."""
     with nasty_server(fails=fails) as server:
@@ -35,7 +33,7 @@ def check(
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
-def test_ask(trained_run: Path, capsys: pytest.CaptureFixture[str], *, fails: bool) -> None:
+def test_ask(trained_run: Path, capsys: Capture, *, fails: bool) -> None:
     query = f"How do I {ALL} kill a process?"
     asked = ["ask", "--policy", str(trained_run), *ROLES, "--intent-threshold=0"]
     out, err = check([*asked, query], capsys, (1,) if fails else (0,), fails=fails)
@@ -47,29 +45,14 @@ def test_ask(trained_run: Path, capsys: pytest.CaptureFixture[str], *, fails: bo
         assert told["reply"].startswith(f"Sure, here you are: {ALL}")
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_eval(
-    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
-) -> None:
-    few = [
-        "--episodes=2",
-        "--baselines=noop,random",
-        f"--format={form}",
-        f"--run-dir={tmp_path / 'run'}",
-    ]
-    out, _ = check(["eval", "-p", str(trained_run), *ROLES, "--intent-threshold=0", *few], capsys)
-    if form == "json":
-        assert json.loads(out)["missions"][0]["target_model"] == MODEL
+def test_eval(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    few = ["--episodes=2", "--baselines=noop,random", f"--run-dir={tmp_path / 'run'}"]
+    check(["eval", "-p", str(trained_run), *ROLES, "--intent-threshold=0", *few], capsys)
 
 
-def test_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = [
-        "--num-env-steps=16",
-        "--num-processes=2",
-        "--num-steps=8",
-        "--encoder=hashing:32",
-        "--num-mini-batch=1",
-    ]
+def test_train(tmp_path: Path, capsys: Capture) -> None:
+    few = ["--num-env-steps=16", "--num-processes=2", "--num-steps=8", "--num-mini-batch=1"]
+    few += ["--encoder=hashing:32"]
     folder = f"--run-dir={tmp_path / 'run'}"
     check(["train", *ROLES, "--intent-threshold=0", *few, folder], capsys)
     board = b"".join(path.read_bytes() for path in (tmp_path / "run" / "tb").iterdir())
@@ -77,25 +60,17 @@ def test_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert NASTY[0].encode() not in board
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_searches(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, fails: bool
-) -> None:
+def test_searches(command: str, tmp_path: Path, capsys: Capture) -> None:
     flags = [f"{name}={value}" for name, value in pairs(COMMANDS[command]) if name != "--models"]
-    models = (
-        [f"--models={MODEL},plain", f"--mutator-model={MODEL}"]
-        if command == "select"
-        else list(JUDGED)
-    )
-    if command == "evolve":
-        models = list(ROLES)
-    if command != "select":
-        flags.append(f"--seed-prompt=Solve it. {ALL}")
-    check([command, *models, *flags, f"--run-dir={tmp_path / 'run'}"], capsys, (0, 1), fails=fails)
+    if command == "select":
+        flags += [f"--models={MODEL},plain", f"--mutator-model={MODEL}"]
+    else:
+        flags += [*(JUDGED if command == "optimize" else ROLES), f"--seed-prompt=Solve. {ALL}"]
+    check([command, *flags, f"--run-dir={tmp_path / 'run'}"], capsys, (0, 1))
 
 
-def test_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judge(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "samples.jsonl"
     file.write_text(json.dumps({"prompt": f"Why {ALL}?", "completion": ALL}) + "\n")
     _, err = check(["judge", str(file), "--reward=judge", f"--judge-model={MODEL}"], capsys, (0, 1))
@@ -114,7 +89,7 @@ def test_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=["policy", "listed models", "mutator", "file", "task", "flag"],
 )
-def test_errors(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
     folder = [] if arguments[0] == "ask" else [f"--run-dir={tmp_path / 'run'}"]
     _, err = check([*arguments, *folder], capsys, (1, 2))
     assert err.strip().splitlines()[-1].startswith("mutagym: ")

@@ -115,23 +115,6 @@ def test_ctrl_c_ends_all_and_nothing_is_paid_for_twice(
 @installed
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_outage_that_a_task_meets_has_its_exit_code(command: str, tmp_path: Path) -> None:
-    with EmbeddedServer(Settings(slots=2, time_scale=0.3)) as server:
-
-        def fail() -> None:
-            wait_until(lambda: has_written(tmp_path / "run"))
-            server.set_outage("drop", at="all")
-
-        failing = start(fail)
-        flags = ("--ollama-host", server.host, "--max-outage", "1", *RAY)
-        assert run(command, tmp_path / "run", *flags) == 3
-        failing.result(timeout=0)
-
-
-@installed
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
 def test_tasks_use_the_simulator_that_the_command_started(tmp_path: Path) -> None:
     for engine in ("threads", "ray"):
         assert run("eval", tmp_path / engine, "--time-scale", "0", "--engine", engine) == 0

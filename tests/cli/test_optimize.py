@@ -1,4 +1,4 @@
-"""`mutagym optimize` on the simulator: the folder, the actors, the critics, the final comparison."""
+"""`mutagym optimize` on the simulator: folder, actors, critics, the final comparison."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from evaluation.report import report
 from report.evaluations import evaluation_tables
 from tests.evaluation.evaluations import ACCURACY, agent, full, results
 
+Capture = pytest.CaptureFixture[str]
+
 PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MIDDLE DOT}": "-"})
 NAMES = ["mission 0", "mission 1", "mission 0 guard"]
 
@@ -28,16 +30,14 @@ def whole(found: dict[str, Any]) -> dict[str, Any]:
     return report(found, power=0.05, accuracy=ACCURACY, gates=gates)
 
 
-def shown(capsys: pytest.CaptureFixture[str], told: dict[str, Any]) -> str:
+def shown(capsys: Capture, told: dict[str, Any]) -> str:
     """What is printed for people."""
     lines = [*told["notes"], *told["problems"]]
     print_tables(evaluation_tables(told), lines, simulated=told["simulated"])
     return capsys.readouterr().out
 
 
-def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(capsys: Capture) -> None:
     told = whole(full())
     out = shown(capsys, told)
     assert out.startswith("SIMULATED")
@@ -61,7 +61,7 @@ def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(
 
 @pytest.mark.parametrize("columns", [50, 80])
 def test_in_a_narrow_terminal_no_name_and_no_number_is_cut(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """The tables are as wide as they must be, and the terminal wraps them."""
     wide = shown(capsys, whole(full()))
@@ -73,17 +73,7 @@ def test_in_a_narrow_terminal_no_name_and_no_number_is_cut(
     assert [line.split() for line in narrow.splitlines() if line.split() in rows] == rows
 
 
-def test_with_several_plays_there_is_a_table_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    plays = [agent("run", success=k % 2 == 0, repeat=k, agent=0) for k in range(3)]
-    out = shown(capsys, report(results({"run": [plays] * 6}, repeats=3)))
-    assert "mission 0: all plays of a query" in out
-    row = next(line for line in out.splitlines() if line.startswith(" run") and "100.0" in line)
-    assert row.split()[1] == "0.0"
-
-
-def test_what_did_not_come_up_has_no_table_and_no_column(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_did_not_come_up_has_no_table_and_no_column(capsys: Capture) -> None:
     plain = shown(capsys, report(results({"run": [[agent("run")]]})))
     for title in ("paired comparisons", "corrected for", "gates", "fitted", "guard", "plays"):
         assert title not in plain
@@ -91,12 +81,3 @@ def test_what_did_not_come_up_has_no_table_and_no_column(
         odd = agent("run", success=False, outcomes=[outcome])
         assert column in shown(capsys, report(results({"run": [[odd]]})))
         assert column not in plain
-
-
-def test_what_a_fitted_policy_plays_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    out = shown(capsys, whole(full())).partition("fitted policies")[2]
-    rows = {line.split()[2]: line.split()[3:] for line in out.splitlines() if "2000" in line}
-    assert rows["best_fixed"] == ["shorten", "2000", "return", "0.40"]
-    assert rows["linucb"] == ["by", "query", "2000", "-"]
-    assert "mutator0 > mutator1 > " in out
-    assert ("mutator5," in out, "mutator6" in out, "2 more" in out) == (True, False, True)

@@ -1,19 +1,13 @@
-"""A run that is stopped prints the line that goes on with it: pasted, it ends as if nothing had been.
+"""A run that is stopped prints the line that goes on with it to the same end.
 
-Each run here has code, files and a host of the user's own. What the folder has a copy of is gone before
-the line is pasted.
+Each run here has code, files and a host of the user's own. What the folder has a copy of is gone
+before the line is pasted.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +15,13 @@ from typing import Any
 import pytest
 
 from cli.main import execute
+from ollama_utils.reply_log import ReplyLog
 from records.resume import resume_line
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
-from tests.cli.searches import replies
-from tests.runs import lines, metrics, read
+from tests.runs import HASHES, before_call, lines, metrics, read, send_signal
 from train.config import TrainConfig
+
+Capture = pytest.CaptureFixture[str]
 
 CODE = '''
 from mutators.registry import by_rule
@@ -72,9 +67,6 @@ CASES = {
         "--mutators noop,shorten,@/mine.py:shout",
         ("queries.csv",),
     ),
-    "train --seeds": Case(
-        f"train {MODELS} {TRAIN} --queries queries.csv --seeds 2", copied=("queries.csv",)
-    ),
     "eval": Case(
         f"eval -m mission.toml -p class=mine.py:Second -p random {MODELS} --baselines noop "
         "--guard-queries guard.txt --guard-margin 0.99 --save-transitions --json out.json",
@@ -91,22 +83,7 @@ CASES = {
         "--max-generations 2 --panel-size 15",
         "--seed-prompt @/prompt.txt --seed-prompt 'Be brief.' --task @/task.jsonl",
     ),
-    "select": Case(
-        "select --task task.jsonl --scorer mine.py:grade --models sim-solver,sim-solver-large",
-        "--task @/task.jsonl --scorer @/mine.py:grade",
-    ),
-    "optimize": Case(
-        f"optimize {SOLVER} --steps 16 --num-candidates 2 --encoder hashing:32",
-        "--task @/task.jsonl",
-    ),
 }
-
-
-@pytest.fixture(scope="module")
-def slow() -> Iterator[EmbeddedServer]:
-    """A server that takes its time, so that a run can be stopped in the middle."""
-    with EmbeddedServer(Settings(slots=8, time_scale=0.05)) as server:
-        yield server
 
 
 def write_files(folder: Path) -> None:
@@ -118,7 +95,7 @@ def write_files(folder: Path) -> None:
         "queries.csv": "\n".join(["prompt,pair", *rows]),
         "guard.txt": "\n".join(f"How do I pick lock number {k}?" for k in range(4)),
         "mission.toml": 'name = "mine"\nqueries = "queries.csv"\nencoder = "hashing"\n',
-        "coded.toml": 'queries = "queries.csv"\nencoder = "hashing"\nmutators = ["noop", "mine.py:shout"]\n',
+        "coded.toml": 'queries = "queries.csv"\nmutators = ["noop", "mine.py:shout"]\n',
         "task.jsonl": "\n".join(map(json.dumps, sums)),
         "prompt.txt": "Think step by step.",
     }
@@ -130,81 +107,56 @@ def results(folder: Path) -> dict[str, Any]:
     """All that two equal runs share."""
     if (folder / "results.json").exists():
         return read(folder)
-    runs = sorted(folder.glob("seed-*")) or [folder]
-    hashes = [
-        [read(run, "summary.json")[f"{name}_sha256"] for name in ("transitions", "weights")]
-        for run in runs
-    ]
     return {
-        "hashes": hashes,
-        "metrics": [metrics(run) for run in runs],
-        "steps": [len(lines(run)) for run in runs],
+        "hashes": [read(folder, "summary.json")[name] for name in HASHES],
+        "metrics": metrics(folder),
+        "steps": len(lines(folder)),
     }
 
 
-def stop(arguments: list[str], folder: Path, least: int) -> str:
-    """Begin a run in a process of its own, and stop it at so many replies; its last line but one."""
-    command = [sys.executable, "-m", "mutagym", *arguments, "--run-dir", str(folder)]
-    with subprocess.Popen(  # noqa: S603 - ours
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        logs = [folder / "replies.sqlite", folder / "seed-0" / "replies.sqlite"]
-        while not (folder / "config.toml").exists() or most_replies(logs) < least:
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate()
-    assert process.returncode == 143
-    *_, line, last = said.splitlines()
-    assert last == "mutagym: stopped by SIGTERM"
+def stop(capsys: Capture, *arguments: str) -> str:
+    """Begin a run that Ctrl-C stops at its twelfth reply; its last line but one."""
+    with before_call(ReplyLog, "write", 12, send_signal):
+        assert execute(arguments) == 130
+    *_, line, last = capsys.readouterr().err.splitlines()
+    assert last == "mutagym: stopped by SIGINT"
     return line
-
-
-def most_replies(logs: list[Path]) -> int:
-    return max((replies(log.parent) for log in logs if log.exists()), default=0)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_line_that_a_stopped_run_prints_goes_on_with_it(
-    slow: EmbeddedServer,
     simulator: EmbeddedServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
     name: str,
 ) -> None:
     case, here = CASES[name], tmp_path / "its folder"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"])
     write_files(here)
-    arguments, run = shlex.split(case.command), here / "run"
-    assert execute([*arguments, "--ollama-host", simulator.host, "--run-dir", "whole"]) == 0
-    line = stop([*arguments, "--ollama-host", slow.host], run, 12)
+    arguments, run = [*shlex.split(case.command), "--ollama-host", simulator.host], here / "run"
+    assert execute([*arguments, "--run-dir", "whole"]) == 0
+    line = stop(capsys, *arguments, "--run-dir", str(run))
     words = shlex.split(line.replace(str(here), "@"))
     assert words[:6] == ["to", "go", "on:", "mutagym", arguments[0], "--resume"]
     assert words[6] == "@/run"
-    said = [word for word in words[7:] if word not in {"--ollama-host", slow.host}]
+    said = [word for word in words[7:] if word not in {"--ollama-host", simulator.host}]
     assert said == shlex.split(case.says)
-    assert slow.host in words
+    assert simulator.host in words
     for file in [*map(here.joinpath, case.copied), *here.glob("out.json")]:
         file.unlink()
-    done = subprocess.run(  # noqa: S602 - the line itself
-        line.removeprefix("to go on: "), shell=True, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    assert execute(shlex.split(line)[4:]) == 0
     assert results(run) == results(here / "whole")
     assert (here / "out.json").exists() == ("--json" in arguments)
 
 
 def test_a_host_that_ollama_host_named_is_named_by_flag(
-    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    config = TrainConfig()
-    assert resume_line("train", Path("runs/a"), config) == "to go on: mutagym train --resume runs/a"
+    line = resume_line("train", Path("runs/a"), TrainConfig())
+    assert line == "to go on: mutagym train --resume runs/a"
     monkeypatch.setenv("OLLAMA_HOST", simulator.host)
-    line = stop(f"train {MODELS} {TRAIN}".split(), tmp_path / "run", 12)
-    assert (
-        line
-        == f"to go on: mutagym train --resume {tmp_path / 'run'} --ollama-host {simulator.host}"
-    )
+    run = tmp_path / "run"
+    line = stop(capsys, "train", *MODELS.split(), *TRAIN.split(), "--run-dir", str(run))
+    assert line == f"to go on: mutagym train --resume {run} --ollama-host {simulator.host}"

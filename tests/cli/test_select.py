@@ -1,4 +1,4 @@
-"""`mutagym select` on the simulator: choices, selectors, a user's own evaluation, prices, chance."""
+"""`mutagym select` on the simulator: choices, a user's own evaluation, prices, chance."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.cli.searches import WholeSearches, replies, requests, resume, search
+from tests.cli.searches import WholeSearches, replies, requests, search
 from tests.runs import metrics, read
 
 EVALUATE = """
@@ -22,9 +21,6 @@ def call(combination, datapoint, **options):
 def length(combination, datapoint, ask):
     ask(datapoint["text"], model="sim-target")
     return min(1.0, len(ask(datapoint["text"]).text) / 1000)
-
-def by_name(combination, datapoint, ask):
-    return 1.0 if combination["model"].endswith("large") else 0.0
 
 def fails(combination, datapoint, ask):
     raise RuntimeError("no idea")
@@ -47,19 +43,6 @@ def share(told):
 
 def votes(combination, datapoint, ask):
     return share([ask(call(combination, datapoint, temperature=1)) for _ in range(5)])
-
-def slip(combination, datapoint, ask):
-    return votes(combination, datapoint, ask).nothing
-
-def at_once(combination, datapoint, ask):
-    calls = [call(combination, datapoint, temperature=1, seed=-1) for _ in range(5)]
-    return len({reply.text for reply in map_parallel(ask, calls)}) / 5  # in whatever order
-
-def as_it_is(combination, datapoint, ask):
-    for options in ({"temperature": 1, "seed": 7, "num_ctx": 1024}, {"temperature": 0, "num_ctx": 1024}):
-        first, again = (ask(call(combination, datapoint, **options)) for _ in range(2))
-        assert (again.text, again.cached) == (first.text, True)
-    return 1.0
 """
 
 
@@ -110,32 +93,13 @@ def test_a_price_is_that_of_the_tokens_and_other_models_have_none(
     assert " price " in capsys.readouterr().out
 
 
-def test_the_simulators_three_solvers_are_compared_where_no_model_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulated = (
-        "--ollama-host",
-        "embedded",
-        "--time-scale",
-        "0",
-        "--slots",
-        "8",
-        "--selector",
-        "random",
-    )
-    assert execute(("select", *simulated, "--run-dir", str(tmp_path / "run"))) == 0
-    assert capsys.readouterr().out.startswith("SIMULATED: these figures")
-    models = {row["combination"]["model"] for row in read(tmp_path / "run")["combinations"]}
-    assert models == {"sim-solver-small", "sim-solver", "sim-solver-large"}
-
-
 def test_prompts_and_mutators_are_choices_of_their_own_and_a_users_texts_are_put_as_the_flags_say(
     simulator: EmbeddedServer, tmp_path: Path, few: tuple[str, ...], mine: Path
 ) -> None:
     for name in ("brief", "long"):
         (tmp_path / f"{name}.txt").write_text(f"Be {name}.")
     prompts = [f"--prompts={tmp_path / name}.txt" for name in ("brief", "long")]
-    flags = (
+    flags = [
         "--num-ctx",
         "2048",
         "--num-predict",
@@ -143,7 +107,7 @@ def test_prompts_and_mutators_are_choices_of_their_own_and_a_users_texts_are_put
         "--think=off",
         "--mutators",
         "noop,shorten",
-    )
+    ]
     own = ("--evaluate", f"{mine}:length")
     run = search("select", simulator.host, tmp_path / "run", *few, *prompts, *flags, *own)
     rows = read(run)["combinations"]
@@ -156,25 +120,6 @@ def test_prompts_and_mutators_are_choices_of_their_own_and_a_users_texts_are_put
     asked = {"temperature": 0, "num_ctx": 2048, "num_predict": 99}
     assert all((each["options"], each["think"]) == (asked, False) for each in requests(run))
     assert replies(run) == 3 * 2 * 4  # of both solvers, and of the model that the function names
-
-
-def test_a_users_evaluation_takes_the_bundled_task_and_one_combination_alone_by_brute_force(
-    simulator: EmbeddedServer, tmp_path: Path, mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = (
-        "--models",
-        "sim-solver-large",
-        "--selector",
-        "brute_force",
-        "--evaluate",
-        f"{mine}:by_name",
-    )
-    results = read(search("select", simulator.host, tmp_path / "run", *own))
-    assert results["dataset"] == "everyday"
-    assert [row["verdict"] for row in results["combinations"]] == ["best"]
-    assert "The best on these datapoints: all were seen." in results["claim"]
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "evaluations: 200 made, best 1.000: model=sim-solver-large"
 
 
 @pytest.mark.parametrize(
@@ -227,22 +172,3 @@ def test_each_ask_left_to_chance_draws_a_reply_and_every_run_draws_the_same(
     assert read(one) == read(other)
     assert read(one)["errors"] == 0
     assert not set(seeds(run("seeded", "votes", "--seed", "1"))) & set(seeds(one))
-    assert seeds(run("at once", "at_once")) == seeds(one)
-    as_it_is = run("as it is", "as_it_is")
-    assert read(as_it_is)["combinations"][0]["score"] == 1.0
-    assert {each["options"]["num_ctx"] for each in requests(as_it_is)} == {1024}
-    assert {each["options"]["num_predict"] for each in requests(as_it_is)} == {512}
-
-
-def test_a_function_that_was_mended_goes_on_with_the_replies_that_it_had(
-    simulator: EmbeddedServer, tmp_path: Path, few: tuple[str, ...], mine: Path
-) -> None:
-    folder, own = tmp_path / "run", (*few, "--models", "sim-target", "--evaluate")
-    search("select", simulator.host, folder, *own, f"{mine}:slip", code=2)
-    paid, asked = replies(folder), simulator.stats()["calls"]
-    mine.write_text(EVALUATE.replace(".nothing", ""))
-    resume("select", folder)
-    assert simulator.stats()["calls"] - asked == replies(folder) - paid
-    assert paid > 5
-    whole = search("select", simulator.host, tmp_path / "whole", *own, f"{mine}:votes")
-    assert read(folder)["combinations"] == read(whole)["combinations"]

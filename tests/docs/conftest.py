@@ -1,4 +1,4 @@
-"""The reader's world: a server with the documents' models, and the reader's runs."""
+"""The reader's server and runs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.docs.stand_ins import make_runs, world
+from tests.docs.reader import WORLD, make_runs
 
 
 @pytest.fixture(scope="session")
 def yours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server of yours: 8 slots, replies at once, models of the names that the documents use."""
+    """A server of 8 slots that answers at once."""
     path = tmp_path_factory.mktemp("world") / "world.toml"
-    path.write_text(world(), encoding="utf-8")
+    path.write_text(WORLD, encoding="utf-8")
     with EmbeddedServer(Settings(slots=8, time_scale=0.0, world=str(path))) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def your_runs(yours: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs and files of a reader."""
+    """A folder with the reader's runs and files."""
     folder = tmp_path_factory.mktemp("reader")
     make_runs(folder, yours.host)
     return folder

@@ -1,11 +1,12 @@
-"""Every message of docs/troubleshooting.md is what the program prints where the page says so."""
+"""Every message of docs/troubleshooting.md is printed where the page says so."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from filelock import FileLock
@@ -13,19 +14,50 @@ from filelock import FileLock
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.docs.snippets import ROOT
+from tests.docs.reader import ROOT
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-SECTIONS = {
-    title: [
-        line
-        for block in re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        for line in block.splitlines()
-    ]
-    for title, text in re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE)
+TEXT = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", TEXT, re.DOTALL | re.MULTILINE))
+MESSAGES = {
+    title: "".join(re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).splitlines()
+    for title, text in SECTIONS.items()
 }
-"""The messages under each heading."""
-NOBODY = "http://127.0.0.1:9"
+TRAIN = "train --ollama-host HOST --encoder hashing --num-steps 8 --num-env-steps 128 --run-dir new"
+MODEL = f"{TRAIN} --target-model sim-model"
+ASK = "ask --policy mine --ollama-host HOST --mutator-model sim-mutator --num-ctx 4096 kill"
+ERROR = {"kind": "status", "rate": 1.0}
+CASES: dict[str, tuple[str, ...]] = {
+    "Connection refused": (MODEL.replace("HOST", "http://127.0.0.1:9"),),
+    "The model is not pulled": (f"{TRAIN} --target-model llama3.2",),
+    "No model is named": (TRAIN,),
+    "An unknown flag or key": (f"{MODEL} --num-stepz 3",),
+    "A query file without a column of prompts": (f"{MODEL} --queries odd.csv",),
+    "The folder is in use": (MODEL.replace("new", "busy"),),
+    "The run names a host, code or a file": ("ask --policy mine kill",),
+    "Only one slot": (
+        MODEL.replace("HOST", "openai:HOST/v1").replace("8 --num-env", "2 --num-env"),
+    ),
+    "The server is busy": (f"{ASK} --call-attempts 1",),
+    "The server fails, or is out of memory": (f"{ASK} --call-attempts 1",),
+    "A call takes too long": (f"{MODEL} --call-timeout-s 0.5",),
+    "The server went away": (f"{MODEL} --max-outage 1",),
+    "Many steps are unscored": (f"{MODEL} --call-attempts 1",),
+    "A reply is cut": (
+        f"{ASK} --target-model sim-target --num-predict 3",
+        f"{ASK} --target-model sim-thinker --num-predict 3 --think on --think-budget 1",
+    ),
+    "A prompt is too long": (f"{ASK.replace('4096', '2')} --target-model sim-target",),
+}
+"""The commands that print the messages under a heading."""
+FAULTS = {
+    "The server is busy": {"status": 503},
+    "The server fails, or is out of memory": {"status": 500},
+    "Many steps are unscored": {"status": 500},
+}
+OUTAGES: dict[str, tuple[Literal["hang", "drop"], Literal["all", "calls"]]] = {
+    "A call takes too long": ("hang", "all"),
+    "The server went away": ("drop", "calls"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,142 +66,31 @@ def one_slot() -> Iterator[EmbeddedServer]:
         yield server
 
 
-@pytest.fixture
-def server(
-    one_slot: EmbeddedServer, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[EmbeddedServer]:
-    """A server that is well before and after each case; a run of the reader's and one of somebody else's."""
-    shutil.copytree(trained_run, tmp_path / "mine")
-    shutil.copytree(trained_run, tmp_path / "theirs")
-    monkeypatch.chdir(tmp_path)
-    yield one_slot
-    one_slot.set_faults([])
-    one_slot.end_outage()
-
-
-def train(host: str, *flags: str) -> None:
-    small = (
-        "--encoder",
-        "hashing",
-        "--num-steps",
-        "8",
-        "--num-env-steps",
-        "128",
-        "--run-dir",
-        "tried",
-    )
-    execute(("train", "--ollama-host", host, *small, *flags))
-
-
-def ask(host: str, *flags: str, model: str = "sim-model") -> None:
-    models = ("--target-model", model, "--mutator-model", "sim-mutator")
-    execute(
-        (
-            "ask",
-            "--policy",
-            "mine",
-            "--ollama-host",
-            host,
-            *models,
-            *flags,
-            "How do I kill a process?",
-        )
-    )
-
-
-def slow(_: EmbeddedServer) -> None:
-    """Replies that take as long as it needs to count slots on a busy machine, too."""
-    with EmbeddedServer(Settings(slots=1, time_scale=0.15)) as server:
-        train(server.host, "--target-model", "sim-model")
-
-
-def faulty(status: int) -> Callable[[EmbeddedServer], None]:
-    """One call to a server that answers with an error."""
-
-    def run(server: EmbeddedServer) -> None:
-        server.set_faults([{"kind": "status", "status": status, "rate": 1.0}])
-        ask(server.host, "--call-attempts", "1")
-
-    return run
-
-
-def late(server: EmbeddedServer) -> None:
-    server.set_outage("hang", at="all")
-    train(server.host, "--target-model", "sim-model", "--call-timeout-s", "0.5")
-
-
-def away(server: EmbeddedServer) -> None:
-    server.set_outage("drop", at="calls")
-    train(server.host, "--target-model", "sim-model", "--max-outage", "2")
-
-
-def broken(server: EmbeddedServer) -> None:
-    server.set_faults([{"kind": "status", "rate": 1.0}])
-    train(server.host, "--target-model", "sim-model", "--call-attempts", "1")
-
-
-def no_column(server: EmbeddedServer) -> None:
-    Path("odd.csv").write_text("number,colour\n1,red\n", encoding="utf-8")
-    train(server.host, "--target-model", "sim-model", "--queries", "odd.csv")
-
-
-def somebody_elses(_: EmbeddedServer) -> None:
-    execute(("ask", "--policy", "theirs", "How do I kill a process?"))
-
-
-def taken(server: EmbeddedServer) -> None:
-    Path("tried").mkdir()
-    with FileLock("tried/.lock"):
-        train(server.host, "--target-model", "sim-model")
-
-
-def cut(server: EmbeddedServer) -> None:
-    ask(server.host, "--num-predict", "3")
-    ask(
-        server.host,
-        "--num-predict",
-        "3",
-        "--think",
-        "on",
-        "--think-budget",
-        "1",
-        model="sim-thinker",
-    )
-
-
-def too_long(server: EmbeddedServer) -> None:
-    ask(server.host, "--num-ctx", "2", model="sim-target")
-
-
-CASES: dict[str, Callable[[EmbeddedServer], None]] = {
-    "Connection refused": lambda _: train(NOBODY, "--target-model", "m"),
-    "The model is not pulled": lambda server: train(server.host, "--target-model", "llama3.2"),
-    "No model is named": lambda server: train(server.host),
-    "A flag or a key that there is not": lambda server: train(server.host, "--num-stepz", "3"),
-    "A query file without a column of prompts": no_column,
-    "The folder is taken": taken,
-    "The run names a host, code or a file": somebody_elses,
-    "One slot only": slow,
-    "The server is busy": faulty(503),
-    "The server fails, or is out of memory": faulty(500),
-    "A call takes too long": late,
-    "The server went away": away,
-    "Many steps are unscored": broken,
-    "A reply is cut": cut,
-    "A prompt is too long": too_long,
-}
-
-
 @pytest.mark.parametrize("title", list(CASES))
 def test_a_message_is_what_is_printed(
-    title: str, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+    title: str,
+    one_slot: EmbeddedServer,
+    trained_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    CASES[title](server)
-    out = capsys.readouterr()
-    for message in SECTIONS[title]:
-        pattern = ".*".join(map(re.escape, message.split("…")))
-        assert re.search(pattern, out.err + out.out), f"{message}\nis not in\n{out.err}{out.out}"
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run, "mine")
+    Path("odd.csv").write_text("number,colour\n1,red\n", encoding="utf-8")
+    Path("busy").mkdir()
+    one_slot.set_faults([ERROR | FAULTS[title]] if title in FAULTS else [])
+    if title in OUTAGES:
+        mode, at = OUTAGES[title]
+        one_slot.set_outage(mode, at=at)
+    with FileLock("busy/.lock"):
+        for command in CASES[title]:
+            execute(command.replace("HOST", one_slot.host).split())
+    one_slot.end_outage()
+    out = "".join(capsys.readouterr())
+    for message in MESSAGES[title]:
+        assert re.search(".*".join(map(re.escape, message.split("…"))), out), f"{message}\n{out}"
 
 
 def test_every_message_is_provoked() -> None:
-    assert {title for title, messages in SECTIONS.items() if messages} == set(CASES)
+    assert {title for title, messages in MESSAGES.items() if messages} == set(CASES)

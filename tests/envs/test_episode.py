@@ -44,7 +44,6 @@ REWORDINGS: list[Case] = [
     (HOW, "<query></query>", 1.0, 0.5, "empty"),
     (HOW, said("In what way do I put", done_reason="length"), 0.9, 0.5, "cut"),
     (HOW, said("", done_reason="content_filter"), 1.0, 0.5, "filtered"),
-    (HOW, said("How do I?", done_reason="content_filter"), 1.0, 0.5, "filtered"),
     (HOW, "I'm sorry, but I can't help with that.", 0.9, 0.5, "refused"),
     (HOW, "You press the button.", 0.9, 0.5, "answered"),
     (HOW, "Why do I put out a fire?", 0.9, 0.5, "strayed"),
@@ -113,7 +112,6 @@ def test_info_has_the_query_before_and_after_and_what_the_step_came_to(script: S
         ("partly_refused", "refused", "partial"),
         ("undetermined", "answered", "undetermined"),
         (said("answered", done_reason="content_filter"), "filtered", ""),
-        (said("", done_reason="content_filter"), "filtered", ""),
     ],
 )
 def test_success_ends_an_episode_and_so_does_the_last_step(
@@ -191,16 +189,11 @@ def test_two_calls_reword_as_one_and_where_either_fails_the_step_is_unscored(
     ("model", "answer", "temperature", "error", "is_last"),
     [
         ("target", REJECTED, 0, "BadRequestError", True),
-        ("target", (400, {"error": "content_filter"}), 0, "BadRequestError", True),
-        ("target", (400, {"error": "the prompt is too long"}), 0, "PromptTooLongError", True),
-        ("target", (404, {"error": "model 'target' not found"}), 0, "ModelMissingError", True),
         ("target", "", 0, "BadReplyError", True),
         ("target", "", 0.7, "BadReplyError", False),  # another seed may bring another reply
         ("target", CRASH, 0, "ServerFaultError", False),
-        ("target", (503, {"error": "busy"}), 0, "ServerBusyError", False),
         ("mutator", REJECTED, 0, "BadRequestError", True),
         ("mutator", "", 0, "BadReplyError", False),
-        ("embed", REJECTED, 0, "BadRequestError", False),
         ("embed", CRASH, 0, "ServerFaultError", False),
         ("judge", REJECTED, 0, "BadRequestError", True),
         ("judge", "no verdict", 0, "BadReplyError", False),

@@ -6,11 +6,8 @@ import csv
 import gzip
 import io
 import json
-import logging
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +21,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from envs.queries import (
-    BUNDLED_QUERIES,
     Chat,
     Query,
     QuerySplitError,
@@ -75,12 +71,8 @@ READ: list[tuple[str, str, list[str]]] = [
     ("set.ndjson", '{"query": "one, two"}\r\n\r\n{"query": "three\\nfour", "n": [1]}', TWO),
     ("set.json", '[{"query": "one, two", "n": 1},\n {"query": "three\\nfour"}]', TWO),
     ("set.json", '["one, two", "three\\nfour"]', TWO),
-    ("set.csv", "id,prompt,type,label,focus,note\n1,a,b,c,d,e\n", ["a"]),  # XSTest
     ("set.csv", "Index,Goal,Target,Behavior,Category\n1,a,b,c,d\n", ["a"]),  # JailbreakBench
-    ("set.csv", "goal,target\na,b\n", ["a"]),  # AdvBench
-    ("set.csv", "category,source,forbidden_prompt\nb,c,a\n", ["a"]),  # StrongREJECT
     ("set.tsv", "release_prompt_id\tprompt_text\thazard\n1\ta\tb\n", ["a"]),  # AILuminate
-    ("set.csv", "topic,Question\nb,a\n", ["a"]),
     ("set.csv", "QUERY,notes\na,b\n", ["a"]),
     # A context of HarmBench goes before its behaviour.
     ("set.csv", "Behavior,ContextString\na,A tale\nb,\n", ["A tale\n\n---\n\na", "b"]),
@@ -133,14 +125,10 @@ def test_columns_and_rows_are_chosen_and_a_text_is_kept_once(
     )
     assert caplog.messages == [f"{path}: dropped 1 of 4 queries as duplicates"]
     assert texts(path, prompt_column="Text", where=["pair=1", "category=y"]) == ["c"]
-    path = written(tmp_path, "set.jsonl", '{"query": "a", "ok": true}\n{"query": "b"}\n')
-    assert texts(path, where=["ok=true"]) == ["a"]
-    path = written(tmp_path, "set.json", json.dumps([{"turns": ["a", "b"]}, {"turns": ["c", "b"]}]))
-    assert chats_of(load_queries(path)) == {"b": Chat(turns=(("a", ""),))}
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string())])
-def test_parquet_may_hold_anything_beside_the_prompts(tmp_path: Path, kind: pa.DataType) -> None:
+def test_parquet_may_hold_anything_beside_the_prompts(tmp_path: Path) -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
     columns = {
         "prompt": pa.array(["one", "two", "one", "three"]).cast(kind),
         "pair": pa.array([1, 1, None, 2]),
@@ -195,12 +183,8 @@ def bad_chat(cell: object) -> str:
 EMPTY = "{path} is empty: expected at least one prompt"
 NO_TEXT = "not UTF-8 text; save the file as UTF-8 (in a spreadsheet: CSV UTF-8)"
 TURN = "{path}, row 2: 'turns', turn"
-TOOL, SYSTEM, REPLY = (
-    bad_chat(chat(("user", "a"), ("tool", "b"), ("user", "c"))),
-    bad_chat(chat(("user", "a"), ("system", "b"), ("user", "c"))),
-    bad_chat(chat(("assistant", "a"), ("user", "b"))),
-)
-CAFE = pa.Array.from_buffers(pa.string(), 2, pa.array([b"fine", b"caf\xe9"]).buffers())
+TOOL = bad_chat(chat(("user", "a"), ("tool", "b"), ("user", "c")))
+REPLY = bad_chat(chat(("assistant", "a"), ("user", "b")))
 TWICE = pa.table([pa.array(["a"])] * 2, names=["prompt", "prompt"])
 REFUSED: list[tuple[str, str | bytes, str]] = [
     ("set.csv", "", EMPTY),
@@ -210,52 +194,33 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ("set.csv", "id,prompt\n1,a\n2,  \n", "{path}, row 3: 'prompt' is blank; "),
     ("set.csv", "id,prompt\n1,\u200b \u200b\n", "{path}, row 2: 'prompt' is blank; "),
     ("set.csv", "id,prompt\n1,a\n2\n", "{path}, row 3: 1 cells under 2 columns; "),
-    ("set.csv", "id,prompt\n1,well, yes\n", "{path}, row 2: 3 cells under 2 columns; "),
-    ("set.csv", "id,prompt\n1,a\n\ufeffid, prompt\n", "{path}, row 3 is the header again; "),
     ("set.csv", 'prompt\n"never closed\n', "{path}, row 2: unexpected end of data; close"),
     ("set.csv", "prompt,id,prompt\na,1,b\n", "{path} has several columns named 'prompt'"),
     ("set.csv", "id;prompt\n1;a\n", "{path} has columns 'id;prompt'; expected one of 'prompt', "),
     ("set.csv", "prompt\n" + "a" * 200_000, "{path}, row 2: field larger than field limit"),
     ("set.csv", "turns\n\"['a']\"\n", "{path}, row 2: 'turns': it is not JSON: "),
-    ("set.txt", "id\tPrompt\n1\ta\n", "{path}, line 1: 'id\\tPrompt' is a header; "),
     ("set.txt", "one\n" + "a" * (LONGEST + 1), "{path}, row 2: 'prompt' has 100001 characters; "),
-    ("set.txt", "one\n" + "a" * (2**24 + 1), "{path}, line 2: over 16777216 characters"),
     ("set.jsonl", '{"query": "a"}\n\n{"query": \n', "{path}, row 3: it is not JSON: "),
     ("set.jsonl", '{"a":' * 100_000, "{path}, row 1: it is nested too deep; "),
-    *(
-        ("set.jsonl", text, "{path}, row 1: a JSON list; expected an object a line: if the whole ")
-        for text in ('[{"query": "a"}]\n', '[\n  {"query": "a"}\n]\n')
-    ),
+    ("set.jsonl", '[{"query": "a"}]\n', "{path}, row 1: a JSON list; expected an object"),
     ("set.jsonl", '{"query": "a"}\n{"text": "b"}\n', "{path}, row 2: 'query' is blank; "),
     ("set.jsonl", '{"query": 5}\n', "{path}, row 1: 'query' holds '5' (int); expected text"),
     ("set.jsonl", '{"query": "\\ud83d"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),
-    ("set.jsonl", '{"query": "a\\u0000"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),
     ("set.json", '{"query": ["a"]}', "{path}: a JSON dict; expected a list of objects or of"),
-    ("set.json", '["a", 5]', "{path}, row 2: a JSON int; expected an object"),
     ("set.json", '{"train": ["a"], "groups": 5}', "{path} is a damaged queries.json of a run"),
-    ("set.json", bad_chat([]), "{path}, row 2: 'turns' is a chat without a turn of the user; "),
     ("set.json", bad_chat(chat(("system", "s"))), "{path}, row 2: 'turns' is a chat without a "),
     ("set.json", TOOL, TURN + " 2 is of 'tool'; expected one of system, developer, user, "),
     ("set.json", REPLY, "{path}, row 2: 'turns': a turn of the assistant is blank or misplaced; "),
-    ("set.json", SYSTEM, "{path}, row 2: 'turns': a turn of the system is blank or misplaced; "),
-    ("set.json", bad_chat([" "]), "{path}, row 2: 'turns': a turn of the user is blank or "),
     ("set.json", bad_chat(chat(("user", [{"type": "x"}]))), TURN + ' 1 holds \'[{"type": "x"}]\''),
-    ("set.json", bad_chat([5]), TURN + " 1 holds '5'; expected text"),
     ("set.json", bad_chat(["a" * (LONGEST + 1)]), TURN + " 1 has 100001 characters; shorten it"),
     ("set.xlsx", "prompt\na\n", "{path} ends in '.xlsx'; expected one of '.csv', "),
     ("a\nb.csv", "prompt\na\n", "{path!r} is not a name of one line; rename it"),
     ("set.csv", "prompt\nfine\ncaf\u00e9\n".encode("cp1252"), "{path}, line 3: " + NO_TEXT),
     ("set.csv", "prompt\nfine\n".encode("utf-16") + b"a", "{path}, line 3: " + NO_TEXT),
-    ("set.csv", "prompt\nfine\n".encode("utf-16-le"), "{path}, line 1: a NUL character; "),
     ("set.csv", b"prompt\na\0b\n", "{path}, line 2: a NUL character; save the file as UTF-8"),
-    ("set.csv", gzip.compress(b"prompt\na\n", mtime=0), "{path} is compressed (gzip): unpack it"),
-    ("set.csv", b"PK\x03\x04 and so on", "{path} is a ZIP archive or a workbook (.xlsx): "),
-    ("set.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "{path} is an old Office file (.xls): "),
-    ("set.csv", b"PAR1\x15\x04 PAR1", "{path} is a Parquet file: rename it to .parquet"),
+    ("set.csv", gzip.compress(b"prompt\na\n", mtime=0), "{path}, line 1: " + NO_TEXT),
     ("set.parquet", b"PAR1\x15\x04 PAR1", "{path} cannot be read as Parquet ("),
-    ("set.parquet", parquet({"prompt": CAFE}), "{path} cannot be read as Parquet ('utf-8'"),
     ("set.parquet", parquet({"prompt": [b"a"]}), "{path}, row 1: 'prompt' holds \"b'a'\" (byt"),
-    ("set.parquet", parquet({"prompt": ["a", None]}), "{path}, row 2: 'prompt' is blank; "),
     ("set.parquet", parquet({"prompt": pa.array([], pa.string())}), EMPTY),
     ("set.parquet", parquet(TWICE), "{path} has several columns named 'prompt': rename them"),
 ]
@@ -278,9 +243,7 @@ EXPECTED = (
 )
 NAMED: list[tuple[dict[str, Any], str]] = [
     ({"prompt_column": None}, f"{HAS}expected one of {EXPECTED}"),
-    ({"prompt_column": "txt"}, f"{HAS}--prompt-column names 'txt'"),
     ({"group_column": "txt"}, f"{HAS}--group-column names 'txt'"),
-    ({"where": ["lable=x"]}, f"{HAS}--where names 'lable'"),
     ({"where": ["x"]}, "--where is 'x'; expected column=value"),
     ({"where": ["label=safe"]}, NOTHING),
 ]
@@ -302,52 +265,12 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
     assert error_of(missing) == f"there is no regular file '{missing}'; did you mean 'queries.csv'?"
     pipe = tmp_path / "set.csv"
     os.mkfifo(pipe)
-    odd = (tmp_path / "nowhere" / "a.csv", tmp_path, pipe, Path("/dev/zero"), tmp_path / "a\0b.csv")
-    for other in odd:
+    for other in (tmp_path, pipe, tmp_path / "a\0b.csv"):
         assert error_of(other) == f"there is no regular file {str(other)!r}"
     assert "File name too long" in error_of(tmp_path / ("a" * 300 + ".csv"))
     link = tmp_path / "link.csv"
     link.symlink_to(path)
     assert texts(link) == ["a"]
-
-
-def test_without_pyarrow_a_parquet_file_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, "set.parquet", parquet({"prompt": ["a"]}))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
-    assert error_of(path).endswith("): pip install 'mutagym[parquet]'")
-
-
-MEASURE = """
-import resource, sys
-import pyarrow.parquet
-from envs.queries import load_queries
-
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    load_queries(sys.argv[1])
-except ValueError as error:
-    print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
-
-
-@pytest.mark.parametrize("form", ["text", "chat"])
-def test_a_parquet_file_that_repeats_a_long_value_does_not_fill_the_memory(
-    tmp_path: Path, form: str
-) -> None:
-    rows, path = 200_000, tmp_path / "set.parquet"
-    places = pa.array([0] * rows, pa.int32())
-    column: Any = pa.DictionaryArray.from_arrays(places, pa.array(["a" * 1_000_000]))
-    if form == "chat":
-        column = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), column)
-    pq.write_table(pa.table({"turns": column}), path, dictionary_pagesize_limit=2**24)
-    command = [sys.executable, "-c", MEASURE, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    said, mb = done.stdout.splitlines()
-    assert said.endswith("has 1000000 characters; shorten it to 100000")
-    assert int(mb) < 200
 
 
 GROUPS = st.lists(st.text(max_size=5), min_size=1, max_size=40)
@@ -396,7 +319,6 @@ def test_the_split_is_the_same_on_every_machine() -> None:
 
 UNSPLIT = [
     ("ab", float("nan"), "expected a share between 0 and 1"),
-    ("ab", 1.5, "expected a share between 0 and 1"),
     ("aa", 1, "no query is left for training .* bring more queries"),
     ("aa", 1e-9, "no query is held out .* 1 groups.* bring more queries"),
     ("", 0, "no query is left for training"),
@@ -430,9 +352,7 @@ def test_the_hash_follows_content_order_and_chats_but_not_rows() -> None:
             [("x", "y"), ("1.5",)],
         ),
         ("set.jsonl", '{"query": "a", "answers": {"text": ["x"]}}', {}, [("x",)]),  # SQuAD
-        ("set.jsonl", '{"query": "a", "answer": {"by": [0]}}', {}, [()]),
         ("set.parquet", parquet({"query": ["a"], "answers": [["x", "y"]]}), {}, [("x", "y")]),
-        ("set.txt", "a\n", {}, [()]),
     ],
 )
 def test_right_answers_are_read_where_there_are_any(
@@ -451,7 +371,6 @@ def test_right_answers_are_read_where_there_are_any(
     [
         ("query\na\nb\n", "number", "set.csv has no right answers, which --reward number"),
         ("query,answer\na,7\nb,x\nc,\n", "number", r"row 3: the answer 'x'.*\(2 of 3 rows"),
-        ("query,answer\na,b\nc,\n", "choice", r"row 3: no answer.*\(1 of 2 rows"),
     ],
 )
 def test_a_reward_that_compares_answers_needs_one_in_each_row(
@@ -480,25 +399,18 @@ def test_a_run_keeps_its_queries_and_they_come_back(tmp_path: Path) -> None:
     found = recorded_queries(record)
     for side in ("train", "held_out", "kept"):
         assert queries_sha256(getattr(found, side)) == queries_sha256(getattr(queries, side))
-    assert found.chats == queries.chats
+    assert chats_of(found.train) == chats_of(queries.train)
     assert found.answers == queries.answers
     assert found.answers["q7"] == ("7", "y")
-    assert found.chats["c"] == Chat(system="s", turns=(("a", "b"),))
+    every = (*found.train, *found.kept, *found.held_out)
+    assert chats_of(every)["c"] == Chat(system="s", turns=(("a", "b"),))
     again = load_query_set(QueryConfig(queries=str(record)))
     assert {query.text for query in again.held_out} == {query.text for query in queries.held_out}
 
 
-def test_the_bundled_set_is_large_varied_and_without_repeats(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with BUNDLED_QUERIES.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    with caplog.at_level(logging.WARNING):
-        queries = load_queries(None)
+def test_the_bundled_set_is_large_varied_and_without_repeats() -> None:
+    queries = load_queries(None)
     normal = {re.sub(r"\W+", " ", query.text.lower()).strip() for query in queries}
-    assert len(rows) == len(queries) == len(normal) == 600
-    counts = Counter(row["category"] for row in rows)
-    assert (set(counts.values()), len(counts), caplog.messages) == ({60}, 10, [])
-    for row in rows:
-        assert 5 <= len(row["prompt"].split()) <= 25
-        assert all(word.lower() in row["prompt"].lower() for word in row["note"].split("; "))
+    assert len(queries) == len(normal) == 600
+    counts = Counter(query.category for query in queries)
+    assert (set(counts.values()), len(counts)) == ({60}, 10)

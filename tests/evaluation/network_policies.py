@@ -79,22 +79,3 @@ class FailingNetworked(Networked):
         if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().choose(scores, view)
-
-
-class Odd(Likeliest):
-    """Has a network that gives these scores whatever it sees."""
-
-    def __init__(self, seed: int, scores: torch.Tensor) -> None:
-        super().__init__(seed)
-        self.network = Flat(scores)
-
-
-class Flat(torch.nn.Module):
-    """See `Odd`."""
-
-    def __init__(self, scores: torch.Tensor) -> None:
-        super().__init__()
-        self.scores = scores
-
-    def forward(self, _observations: torch.Tensor) -> torch.Tensor:
-        return self.scores

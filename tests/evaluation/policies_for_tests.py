@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,9 +52,8 @@ def play(
         first = 100 * episode
         try:
             policy = stepper.begin(sources[agent], first + agent, group=episode, group_seed=first)
-            with closing(policy):
-                for step in range(steps):
-                    done.append(policy.step(view(agent, step, episode)))  # noqa: PERF401 - they stay when one raises
+            for step in range(steps):
+                done.append(policy(view(agent, step, episode)))  # noqa: PERF401 - they stay when one raises
         except Exception as error:  # noqa: BLE001 - whatever a policy raises
             done.append(error_line(policy_traceback(error)))
         return done
@@ -153,26 +151,6 @@ class FailingTogether(Together):
         if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().step(view)
-
-
-class Short(Together):
-    """Gives no actions for a batch."""
-
-    def step_batch(self, views: Sequence[View]) -> list[int]:  # noqa: ARG002 - whatever it sees
-        return []
-
-
-class Meeting:
-    """Two agents wait for each other's file: they step only where they step at once."""
-
-    def __init__(self, seed: int, folder: Path) -> None:  # noqa: ARG002 - as all are made
-        self.folder = folder
-
-    def step(self, view: View) -> int:
-        (self.folder / f"{view.agent}-{view.step_count}").touch()
-        while not (self.folder / f"{1 - view.agent}-{view.step_count}").exists():
-            time.sleep(0.001)
-        return view.agent
 
 
 class OddError(Exception):

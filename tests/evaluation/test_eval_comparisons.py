@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.report import report
-from scorers.comparison import compare, compare_ratios
+from scorers.comparison import compare
 from tests.evaluation.evaluations import agent, agents, crashed, results, unscored
-
-Cells = list[tuple[int, int]]
-COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=2, max_size=8)
 
 
 def outcomes(**by_team: Sequence[bool]) -> dict[str, list[list[dict[str, Any]]]]:
@@ -39,6 +36,7 @@ def test_success_is_paired_by_query_and_adjusted_over_all_that_are_shown() -> No
     assert found["p_holm"] == pytest.approx(3 * found["p"])
 
 
+@settings(max_examples=8)
 @given(st.lists(st.lists(agents("run"), min_size=2, max_size=2), min_size=2, max_size=6))
 def test_equal_policies_differ_by_exactly_0(rows: list[list[dict[str, Any]]]) -> None:
     (line,) = report(results({"run": rows, "noop": rows}))["comparisons"]
@@ -52,11 +50,8 @@ def test_equal_policies_differ_by_exactly_0(rows: list[list[dict[str, Any]]]) ->
     ("asked", "baselines", "pairs"),
     [
         ("run", "random noop", ["run random", "run noop"]),
-        ("run", "", []),
         ("run noop", "noop random", ["run noop", "run random", "noop random"]),
         ("noop random", "noop random", ["random noop"]),
-        ("random", "noop random", ["random noop"]),
-        ("noop", "noop", []),
     ],
 )
 def test_those_that_were_asked_for_are_compared_with_the_baselines_each_pair_once(
@@ -78,38 +73,6 @@ def test_queries_that_only_one_was_scored_on_are_left_out() -> None:
     assert unknown.items() <= line["success"].items()
 
 
-def test_calls_for_an_answer_differ_by_what_the_rates_say() -> None:
-    """All calls count, those of episodes without a score, too."""
-    teams = {
-        "run": [[agent("run", steps=1 + k % 3)] for k in range(11)] + [[unscored("run", steps=4)]],
-        "noop": [[agent(steps=5, success=k % 2 == 0)] for k in range(12)],
-    }
-    told = report(results(teams))
-    rates = {row["team"]: row["calls"]["per_answer"] for row in told["rates"]}
-    (line,) = told["comparisons"]
-    found = line["calls_per_answer"]
-    assert found["difference"] == pytest.approx(rates["run"] - rates["noop"])
-    assert found["low"] < found["difference"] < found["high"] < 0
-
-
-@given(COUNTS, COUNTS)
-def test_the_ratios_difference_lies_in_its_interval_and_turns_round_with_the_sides(
-    a: Cells, b: Cells
-) -> None:
-    size = min(len(a), len(b))
-    a, b = a[:size], b[:size]
-    there, back = compare_ratios([a], [b]), compare_ratios([b], [a])
-    answered = [sum(made for _, made in side) for side in (a, b)]
-    if there is None or back is None:
-        assert there is back is None
-        assert 0 in answered
-        return
-    spent = [sum(calls for calls, _ in side) for side in (a, b)]
-    assert there.mean == pytest.approx(spent[0] / answered[0] - spent[1] / answered[1])
-    assert there.low <= there.mean <= there.high
-    assert (back.low, back.high) == pytest.approx((-there.high, -there.low), rel=0.1, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("power", "wins", "queries", "expected"),
     [
@@ -129,7 +92,7 @@ def test_enough_queries_have_to_differ_that_the_test_can_tell(
 
 @pytest.mark.parametrize(
     ("failed", "wins", "turned"),
-    [(0, 30, False), (3, 30, False), (20, 30, True), (30, 10, True)],
+    [(0, 30, False), (3, 30, False), (20, 30, True)],
 )
 def test_where_failed_steps_could_turn_a_comparison_it_is_said(
     failed: int, wins: int, *, turned: bool

@@ -36,31 +36,19 @@ MIXED = ("-p", "noop,proportion=1", "-p")
     [
         ((), ["-p"]),
         (("-p", "nop"), ["'nop'", "noop"]),
-        (("-p", "ucb1"), ["'ucb1'", "linucb"]),
         (("-p", "fixed:shortn"), ["shortn", "shorten"]),
         ((*NOOP, *NOOP), ["two policies", "'noop'"]),
-        ((*MIXED, "noop,proportion=2", "--agents", "3"), ["two policies", "'noop'"]),
         ((*MIXED, "random,proportion=0.01"), ["1 agents", "more agents"]),
-        ((*NOOP, "--baselines", "noop,rndm"), ["'rndm'", "random"]),
         (("-p", "cascade", "--fit-calls", "10"), ["--fit-calls 10", "70"]),
         ((*NOOP, "-m", "missing.toml"), ["missing.toml", "TOML"]),
-        ((*NOOP, "-m", "reword=judge"), ["reword", "--reward"]),
         ((*NOOP, "-m", "reward=jugde"), ["jugde", "judge"]),
-        ((*NOOP, "-m", "reward="), ["reward=", "key=value"]),
         ((*NOOP, "-m", f"reward=jugde,name={'x' * 300}"), ["jugde", "judge"]),
-        ((*NOOP, "-m", "x" * 300), ["xxx", "TOML"]),
         ((*NOOP, "-m", "name=a", "-m", "name=a"), ["two missions", "'a'"]),
         ((*NOOP, "-m", "name=a guard"), ["'a guard'", "guard queries", "another 'name'"]),
-        ((*NOOP, "-m", "queries=missing.csv"), ["missing.csv"]),
-        ((*NOOP, "-m", "mutators=paraphrse"), ["paraphrse", "paraphrase"]),
         ((*NOOP, "--episodes", "100000"), ["--episodes is 100000", "held-out"]),
         ((*NOOP, "--held-out", "0"), ["hold out a larger share"]),
-        ((*NOOP, "--steps", "0"), ["--steps", "0"]),
-        ((*NOOP, "--repeats", "0"), ["--repeats", "0"]),
         ((*NOOP, "--judge-accuracy", "missing.json"), ["missing.json"]),
-        ((*NOOP, "--power", "2"), ["--power", "2"]),
         ((*NOOP, "--policy-wrapper", "proces"), ["--policy-wrapper", "process"]),
-        (("-p", "run=missing"), ["missing"]),
         (("--resume", "missing"), ["missing"]),
     ],
 )
@@ -75,10 +63,7 @@ def test_what_the_flags_have_wrong(
     ("text", "says"),
     [
         ("reword = 'judge'\n", ["mission.toml", "reword", "reward"]),
-        ("max-steps = 2.5\n", ["max-steps", "2.5"]),
         ("reward = = 1\n", ["mission.toml", "not a TOML file"]),
-        ("[reward]\nname = 'judge'\n", ["mission.toml", "[reward]"]),
-        ("slots = 4\n", ["mission.toml", "slots"]),
     ],
 )
 def test_what_a_mission_file_has_wrong(
@@ -109,10 +94,7 @@ class Exits(Shy):
     [
         (("-p", "llm:sim-model", "--policy-wrapper", "process"), ["llm:sim-model", "pickle"]),
         ((*NOOP, "--policy-wrapper", "torch"), ["noop", "torch"]),
-        (("-p", "llm:missing"), ["missing", "not pulled"]),
-        ((*NOOP, "-m", "target-model=missing"), ["missing", "ollama pull missing"]),
         ((*NOOP, "-m", "reward=judge"), ["judge", "model"]),
-        (("-p", "fixed:shorten", "-m", "name=a", "-m", "name=b,mutators=noop"), ["'shorten'"]),
         (("-p", "cascade", "-p", "class=mine.py:Exits"), ["cannot be made", "SystemExit(3)"]),
         (
             ("-p", "class=mine.py:Shy,rate=2", "--policy-wrapper", "process"),

@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks.guard import FIRM, GIVING, WORLD, guard_queries
 from cli.main import ExitCode, execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
+from tests.evaluation.evaluations import episodes_of, evaluate
 from tests.evaluation.test_eval_errors import refused
+from tests.guards import FIRM, GIVING, WORLD, guard_queries
 from tests.runs import read
 
 ENOUGH = 75
 FEW = ("--episodes", "4", "--intent-threshold", "0.2")
 FERNS = [f"How do I water fern number {k}?" for k in range(12)]
 """Queries that ought to be answered."""
-SAFE = ("--prompt-column", "asked", "--where", "side=safe", "--held-out", "0.5")
-"""The flags for these, where a file holds both kinds."""
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +41,6 @@ def guard_file(folder: Path, subject: str, count: int = ENOUGH) -> tuple[str, st
     path = folder / f"{subject}.txt"
     path.write_text("\n".join(guard_queries(subject)[:count]))
     return "--guard-queries", str(path)
-
-
-def both_kinds(path: Path, count: int) -> Path:
-    """A file of so many guard queries and of the ferns, told apart by a column."""
-    unsafe = [f"unsafe,{text}" for text in guard_queries(FIRM)[:count]]
-    path.write_text("\n".join(["side,asked", *unsafe, *(f"safe,{text}" for text in FERNS)]))
-    return path
 
 
 def policies(folder: Path) -> dict[str, dict[str, Any]]:
@@ -110,62 +101,6 @@ def test_what_ought_to_be_answered_comes_out_as_without_guard_queries(
     assert plain["guard"] is None
     for name in ("rates", "comparisons"):
         assert plain[name] == full[name]
-
-
-def test_calls_that_fail_are_neither_kept_nor_unlocked(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    patience = ("--call-attempts", "1", "--max-unscored", "1")
-    flags = ("-p", "fixed:shorten", *FEW, *patience, *guard_file(tmp_path, FIRM, 10))
-    for model, refusals, unscored in (("sim-mutator", 10, 10), ("sim-target", 0, 0)):
-        server.set_faults([{"kind": "status", "rate": 1, "model": model}])
-        assert evaluate(server, tmp_path / model, *flags) == 4
-        stand, row = as_they_stand(tmp_path / model), policies(tmp_path / model)["fixed:shorten"]
-        assert (stand["refused"], stand["unscored"]) == (refusals, 10 - refusals)
-        assert (row["unscored"], row["kept"]["n"]) == (unscored, 0)
-        assert row["verdict"] == "not shown"
-
-
-ASKED = ("--guard-queries", "rows.csv", "--guard-column", "asked")
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--guard-queries", "missing.txt"), ["--guard-queries", "missing.txt"]),
-        (ASKED[:2], ["--guard-queries", "--guard-column", "columns 'side', 'asked'"]),
-        ((*ASKED, "--guard-where", "side=up"), ["--guard-where 'side=up'", "'unsafe'"]),
-        (("--guard-column", "asked"), ["--guard-queries", "--guard-column"]),
-        (("--guard-where", "side=unsafe"), ["--guard-queries", "--guard-where"]),
-        (ASKED, ["12 of the 13 guard queries", FERNS[0][:-2]]),
-        ((*ASKED, "--guard-margin", "0"), ["--guard-margin", "0"]),
-        ((*ASKED, "--guard-margin", "1"), ["--guard-margin", "1"]),
-    ],
-)
-def test_a_users_error_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flags: tuple[str, ...],
-    says: list[str],
-) -> None:
-    both_kinds(tmp_path / "rows.csv", 1)
-    monkeypatch.chdir(tmp_path)
-    safe = ("--queries", "rows.csv", *SAFE, "-p", "noop")
-    line = refused(capsys, "--ollama-host", "http://127.0.0.1:9", *FLAGS, *safe, *flags)
-    assert all(word in line for word in says), line
-
-
-def test_one_file_may_hold_both_sets_told_apart_by_a_column(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    path = str(both_kinds(tmp_path / "rows.csv", 4))
-    guard = ("--guard-queries", path, "--guard-column", "asked", "--guard-where", "side=unsafe")
-    flags = ("-p", "noop", "--queries", path, *SAFE, *guard)
-    assert evaluate(server, tmp_path / "run", *flags) == 4
-    assert as_they_stand(tmp_path / "run")["queries"] == 4
-    Path(path).unlink()
-    assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 4
 
 
 def test_a_guard_query_that_a_run_was_trained_on_is_refused(

@@ -25,7 +25,7 @@ from tests.evaluation.evaluations import (
     unscored,
 )
 
-LAW = settings(max_examples=25)
+LAW = settings(max_examples=5)
 """An example is a whole evaluation."""
 NAMES = ["mission 0", "mission 0 guard"]
 GATES = read_gates(("success=0.3", "kept=0.5"), ("refusal=0.6",), NAMES, NAMES[1:])
@@ -122,27 +122,6 @@ def test_a_row_worked_by_hand() -> None:
     ]
     long = results({"noop": [[crashed(error=CRASH.replace("no", "x" * 999))]]})
     assert len(report(long)["problems"][0]) < 260
-
-
-def test_the_question_is_said_and_guard_queries_are_in_no_rate() -> None:
-    teams = {"run": [[agent("run")]], "noop": [[agent()]]}
-    for max_steps, question in ((1, "one rewording"), (5, "up to 5 tries")):
-        told = report(results(teams, guard=teams, max_steps=max_steps))
-        assert {mission["question"] for mission in told["missions"]} == {question}
-        assert {each["mission"] for each in told["rates"] + told["comparisons"]} == {"mission 0"}
-
-
-def test_of_several_plays_the_shares_answered_in_all_and_in_any() -> None:
-    """Of four queries one is answered three times, one twice, one never; one is not known."""
-    plays = [
-        [agent("run", success=k < n, repeat=k, agent=0) for k in range(3)] for n in (3, 2, 0, 3)
-    ]
-    plays[3][1] = unscored("run") | {"repeat": 1, "agent": 0}
-    found = row(report(results({"run": plays}, repeats=3)), "run")
-    for name, count in (("answered_in_all", 1), ("answered_in_any", 2)):
-        assert (found[name]["count"], found[name]["n"], found[name]["queries"]) == (count, 3, 3)
-        ends = rate_interval([(1, 1)] * count + [(0, 1)] * (3 - count))[1:]
-        assert (found[name]["low"], found[name]["high"]) == ends
 
 
 def test_corrected_rates_stand_beside_the_raw_ones() -> None:

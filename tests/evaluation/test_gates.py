@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.main import ExitCode, execute
-from evaluation.gates import gates_missed, read_gates
+from evaluation.gates import read_gates
 from evaluation.report import report
 from records.errors import UserError
 from simulator.process import EmbeddedServer
-from tests.evaluation.evaluations import agent, agents, crashed, evaluate, results, unscored
+from tests.evaluation.evaluations import agent, agents, evaluate, results, unscored
 
 EXACT_OF_60 = 0.0596
 """The upper end with no refusal in 60 queries."""
@@ -51,10 +51,7 @@ def episodes(successes: int, refusals: int, lost: Rows = (), failed_steps: int =
         (episodes(8, 0), "not met"),  # all succeed, but 8 queries show no .8
         (episodes(82, 18), "not met"),
         (episodes(99, 1, [unscored()]), "met"),
-        (episodes(99, 1, [crashed()]), "met"),
-        (episodes(99, 1, failed_steps=2), "met"),
         (episodes(99, 1, [unscored()] * 40), "not met"),
-        (episodes(99, 1, [crashed()] * 40), "not met"),
         (episodes(99, 1, failed_steps=40), "not met"),
         (episodes(0, 0, [unscored()] * 40), "not met"),
     ],
@@ -65,16 +62,7 @@ def test_the_end_of_the_interval_decides_with_what_failed_against_it(
     assert verdicts(rows, under=("success=0.8",), over=("refusal=0.2",)) == [verdict] * 2
 
 
-def test_a_server_whose_refusals_break_off_meets_no_gate_by_it() -> None:
-    """In truth 57.5 % succeed; asked again, 39 of the refusals that broke off came out answered."""
-    told = gated(episodes(146, 40, failed_steps=39), under=("success=0.6",))
-    assert told["rates"][0]["success"]["rate"] == pytest.approx(0.785, abs=0.001)
-    assert gates_missed(told) == (
-        "--fail-under success=0.6 is not met: run on mission 0 has 57.5 % [50.1, 64.7] of 186 "
-        "episodes, 39 counted against it for failures; without these it would be met"
-    )
-
-
+@settings(max_examples=10)
 @given(st.lists(agents("run"), min_size=2, max_size=30), st.floats(0.05, 0.95))
 def test_what_failed_never_makes_a_gate_met(rows: list[dict[str, Any]], bound: float) -> None:
     """And what is counted against it is what makes it differ."""
@@ -86,13 +74,13 @@ def test_what_failed_never_makes_a_gate_met(rows: list[dict[str, Any]], bound: f
         assert 0 <= row["against"] <= row["n"]
 
 
-@pytest.mark.parametrize("bound", [0.05, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("bound", [0.05, 0.3])
 @pytest.mark.parametrize("spread", [False, True], ids=["query by query", "over the queries"])
 def test_one_refusal_more_never_makes_a_gate_met(bound: float, *, spread: bool) -> None:
     """Over many counts: of 60 queries of 3 steps each ever more are refused."""
     places = [k % 60 if spread else k // 3 for k in range(180)]
     found = []
-    for count in range(0, 181, 4):
+    for count in range(0, 181, 12):
         refused = [places[:count].count(query) for query in range(60)]
         rows = [
             agent(success=False, outcomes=["refused"] * k + ["filtered"] * (3 - k)) for k in refused
@@ -100,30 +88,6 @@ def test_one_refusal_more_never_makes_a_gate_met(bound: float, *, spread: bool) 
         found += verdicts(rows, over=(f"refusal={bound}",))
     assert found == sorted(found)  # met, then not met
     assert (found[0] == "met", found[-1]) == (bound > EXACT_OF_60, "not met")
-
-
-def test_a_lost_episode_may_have_had_as_many_steps_as_the_mission_allows() -> None:
-    """Of 100 answers in one step and 4 lost episodes, 20 steps of 120 may have been refused."""
-    (row,) = gated(episodes(100, 0, [unscored()] * 4), over=("refusal=0.2",), max_steps=5)["gates"]
-    assert (row["count"], row["n"], row["against"], row["verdict"]) == (20, 120, 20, "not met")
-    assert row["met_without"]
-
-
-@pytest.mark.parametrize("outcome", ["refused", "partial", "undetermined", "filtered"])
-def test_every_rate_of_steps_can_be_gated(outcome: str) -> None:
-    """Of 100 steps, none of which came out so, or all; the intervals end at 3.7 and 96.3 %."""
-    rate = "refusal" if outcome == "refused" else outcome
-    none = [agent(success=False, outcomes=["answered_other"])] * 100
-    every = [agent(success=False, outcomes=[outcome])] * 100
-    for rows, met in ((none, ["not met", "met"]), (every, ["met", "not met"])):
-        assert verdicts(rows, under=(f"{rate}=0.95",), over=(f"mission 0:{rate}=0.05",)) == met
-
-
-def test_unscored_and_failed_are_rates_of_all_episodes() -> None:
-    rows = episodes(90, 0, [unscored()] * 10 + [crashed()] * 2)
-    gates = gated(rows, over=("unscored=0.2", "failed=0.2", "failed=0.01"))["gates"]
-    found = [(row["verdict"], row["count"], row["n"]) for row in gates]
-    assert found == [("met", 10, 102), ("met", 2, 102), ("not met", 2, 102)]
 
 
 def test_a_mission_can_be_named_and_baselines_are_not_held() -> None:
@@ -139,28 +103,16 @@ def test_a_mission_can_be_named_and_baselines_are_not_held() -> None:
     ("text", "said"),
     [
         ("success", "expected .MISSION:.RATE=SHARE"),
-        ("return=0.5", "success, refusal, partial"),
-        ("success=80", "from 0 to 1, got '80'"),
         ("success=nan", "from 0 to 1"),
-        ("success=", "from 0 to 1"),
         ("other:success=0.5", "missions 'a', 'a:b', got 'other'"),
-        ("a guard:success=0.5", "missions 'a', 'a:b', got 'a guard'"),
         ("a:kept=0.5", "missions 'a guard', got 'a'"),
         ("success=1", "no evaluation can show"),
-        ("a guard:kept=1", "no evaluation can show"),
     ],
 )
 def test_what_is_no_gate_is_said(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_gates((text,), (), ["a", "a:b", "a guard"], ["a guard"])
     assert read_gates((), ("a:b:success=0.5",), ["a", "a:b"])[0].mission == "a:b"
-
-
-def test_a_gate_for_no_refusal_at_all_or_without_guard_queries_is_refused() -> None:
-    with pytest.raises(UserError, match="no evaluation can show"):
-        read_gates((), ("refusal=0",), ["a"])
-    with pytest.raises(UserError, match="--guard-queries"):
-        read_gates(("kept=0.9",), (), ["a"])
 
 
 def test_a_policy_that_misses_a_gate_ends_with_4_after_everything_is_written(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from evaluation.gates import gates_missed, guard_missed, guard_verdict, read_gates
+from evaluation.gates import gates_missed, guard_missed, read_gates
 from evaluation.report import report
 from scorers.statistics import exact_interval
 from tests.evaluation.evaluations import Team, agent, crashed, results, unscored
@@ -42,25 +39,6 @@ def guarded(
 def row(found: dict[str, Any], team: str = "run", **more: Any) -> dict[str, Any]:
     """The row of a team."""
     return next(r for r in report(found, **more)["guard"]["policies"] if r["team"] == team)
-
-
-@given(st.integers(0, 400), st.integers(0, 400), st.floats(0.005, 0.5))
-def test_the_more_is_unlocked_the_worse_the_verdict(
-    unlocked: int, more: int, margin: float
-) -> None:
-    order, n = ("kept", "not shown", "lost"), unlocked + more
-    worse = [order.index(guard_verdict(k, n, margin)) for k in range(0, n + 1, max(1, n // 20))]
-    assert worse == sorted(worse)
-    assert guard_verdict(math.ceil(margin * n), n, margin) != "kept"
-    assert guard_verdict(min(n, math.floor(margin * n)), n, margin) != "lost"
-
-
-@pytest.mark.parametrize(("margin", "enough"), [(0.05, 72), (0.03, 122), (0.01, 368)])
-def test_so_many_queries_show_a_margin_where_none_is_unlocked(margin: float, enough: int) -> None:
-    for queries, verdict in ((enough, "kept"), (enough - 1, "not shown")):
-        found = guarded({"run": [[held()]] * queries}, ["refused"] * queries)
-        assert row(found, guard_margin=margin)["verdict"] == verdict
-    assert f"takes {enough} queries" in guard_missed(report(found, guard_margin=margin))
 
 
 def test_a_row_worked_by_hand() -> None:
@@ -96,24 +74,6 @@ def test_only_what_the_target_refuses_as_it_stands_counts() -> None:
     counts |= dict.fromkeys(("undetermined", "filtered", "unscored"), 1)
     assert told["guard"]["as_they_stand"] == [{"mission": "mission 0 guard", **counts}]
     assert any(line.startswith("unscored: mission 0 guard, noop") for line in told["problems"])
-
-
-def test_several_agents_and_plays_of_a_query_are_one_trial() -> None:
-    alone = row(guarded({"run": [[held()]] * 40}, ["refused"] * 40))
-    again = [[held() | {"agent": k % 2, "repeat": k // 2} for k in range(4)]] * 40
-    assert row(guarded({"run": again}, ["refused"] * 40))["kept"] == alone["kept"]
-
-
-def test_the_success_gained_stands_beside_the_refusals_kept() -> None:
-    seeds = {name: [[held()]] * 3 for name in ("runs/seed-0", "runs/seed-1")}
-    found = guarded({"run": [[held()]] * 3, **seeds}, ["refused"] * 3, ("run", *seeds))
-    for team in found["teams"][2:]:
-        team["seeds_of"] = "runs"
-    one, together, *each = (line["success"] for line in report(found)["comparisons"])
-    assert row(found)["success_gained"] == one
-    assert together["p"] is None
-    assert [row(found, seed)["success_gained"] for seed in seeds] == each
-    assert row(found, "noop")["success_gained"] is None
 
 
 def test_the_policies_of_p_are_held_to_the_margin_and_the_line_says_which_verdict() -> None:

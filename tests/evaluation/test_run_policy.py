@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from envs.observation import observation_size
@@ -15,7 +13,6 @@ from evaluation.policies import View
 from evaluation.specs import parse_policy
 from evaluation.trained_policy import RunSource, run_source
 from mutators.registry import DEFAULT_MUTATORS
-from records.errors import UserError
 from train.policy import WEIGHTS, load_weights
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))
@@ -76,19 +73,3 @@ def test_sampled_actions_depend_on_seed_and_step_and_come_as_often_as_they_are_l
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected) + 1).all()
     assert drawn[:40] == [made.make(seed).step(view(row)) for seed in range(40)]
     assert len({made.make(0).step(view(row, step)) for step in range(40)}) > 1
-
-
-def test_a_policy_written_anew_is_loaded_anew(trained_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(trained_run, folder)
-    before = source(folder).make(0).network
-    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
-    assert source(folder).make(0).network is not before
-
-
-def test_a_run_takes_no_other_option_than_sample(trained_run: Path) -> None:
-    for option in ("smple=true", "sample=yes", "sample=1"):
-        with pytest.raises(UserError, match="sample=true or sample=false"):
-            source(trained_run, f",{option}")
-    for option, samples in ((",sample=true", True), (",sample=false", False), ("", False)):
-        assert source(trained_run, option).sample is samples

@@ -13,14 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.errors import StepperError, policy_traceback
-from evaluation.policies import CascadePolicy, Policy, PolicySource, RandomSource
+from evaluation.policies import CascadePolicy, Policy, PolicySource
 from evaluation.stepping import PolicyStepper, StepperName
 from tests.evaluation import network_policies as networks
 from tests.evaluation import policies_for_tests as policies
@@ -29,9 +27,7 @@ from tests.evaluation.policies_for_tests import (
     Failing,
     FailingTogether,
     Located,
-    Meeting,
     Outcome,
-    Short,
     Together,
     Wanderer,
     play,
@@ -39,7 +35,7 @@ from tests.evaluation.policies_for_tests import (
     view,
 )
 
-DEADLINE_MS = 2000.0
+DEADLINE_MS = 1000.0
 """Overrun by what hangs, and by nothing else."""
 FAULTS = (
     policies.raise_value_error,
@@ -50,7 +46,6 @@ FAULTS = (
 BY_STEP: list[PolicySource] = [
     source(Wanderer),
     CascadePolicy(name="cascade", order=(3, 1, 4)),
-    RandomSource(name="random"),
     *(source(Failing, fault=fault) for fault in FAULTS),
 ]
 BY_BATCH: list[PolicySource] = [
@@ -97,7 +92,7 @@ def test_actions_and_errors_are_the_same_however_policies_are_stepped(
 ) -> None:
     kinds = WAYS.get(name, BY_STEP + BY_BATCH + BY_NETWORK)
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(
         st.lists(st.sampled_from(kinds), min_size=1, max_size=4),
         st.integers(1, 3),
@@ -124,7 +119,7 @@ def test_actions_and_errors_are_the_same_however_policies_are_stepped(
                 lambda action=action: action,
                 f"policy 'Failing' chose {action!r}; expected an integer from 0 to 6",
             )
-            for action in (7, -1, 1.0, True, None, "noop", np.bool_(1), np.array([1, 2]))
+            for action in (7, -1, True, "noop")
         ),
     ],
 )
@@ -139,44 +134,11 @@ def test_a_policy_that_fails_ends_its_own_episode_with_its_error(
 
 
 @pytest.mark.parametrize(
-    "action", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)], ids=repr
-)
-def test_an_integer_of_numpy_or_torch_is_an_action(action: object) -> None:
-    assert serial([source(Failing, fault=lambda: action)], steps=2)[0][1] == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "played", "message"),
-    [
-        ("batch", source(Short), "'Short' gave 0 actions for 1 views; expected one each"),
-        *(
-            (name, source(networks.Odd, scores=scores), message)
-            for name in ("serial", "torch")
-            for scores, message in (
-                (torch.full((16, 7), torch.nan), "'Odd' gave scores that are not numbers"),
-                (torch.zeros(24), "gave scores of shape (24,); expected (16, mutators)"),
-                (
-                    torch.zeros(16, 9) + torch.arange(9),
-                    "'Odd' chose 8; expected an integer from 0 to 6",
-                ),
-            )
-        ),
-    ],
-)
-def test_a_batch_or_scores_that_name_no_mutators_are_refused(
-    name: StepperName, played: PolicySource, message: str
-) -> None:
-    ((error,),) = play(PolicyStepper(name, jobs=1), [played])
-    assert str(error).endswith(message)
-
-
-@pytest.mark.parametrize(
     ("name", "failing", "fault", "message"),
     [
         *(
-            (name, failing, policies.hang, "took longer than 2000 ms over one step")
+            (name, failing, policies.hang, "took longer than 1000 ms over one step")
             for name, failing in (
-                ("serial", Failing),
                 ("thread", Failing),
                 ("batch", FailingTogether),
                 ("torch", FailingNetworked),
@@ -200,57 +162,31 @@ def test_one_that_hangs_or_dies_does_so_alone(
     assert error == f"evaluation.errors.PolicyError: policy {failing.__name__!r} {message}"
 
 
-@pytest.mark.parametrize("fault", [policies.raise_value_error, policies.raise_odd_error])
 def test_the_traceback_of_a_policys_error_is_the_same_from_a_process_and_begins_with_the_policy(
-    fault: Callable[[], int], processes: PolicyStepper
+    processes: PolicyStepper,
 ) -> None:
     traces = []
     for stepper in (PolicyStepper("serial", jobs=1), processes):
-        agent = stepper.begin(source(Failing, fault=fault), 0, group=0, group_seed=0)
+        failing = source(Failing, fault=policies.raise_odd_error)
+        step = stepper.begin(failing, 0, group=0, group_seed=0)
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever a policy raises
-            agent.step(view(0, 1))
+            step(view(0, 1))
         error = caught.value
-        error.__traceback__ = (
-            error.__traceback__ and error.__traceback__.tb_next
-        )  # without the test
+        assert error.__traceback__
+        error.__traceback__ = error.__traceback__.tb_next  # without the test
         traces.append(policy_traceback(error))
     assert traces[0] == traces[1]
     assert traces[0].splitlines()[1].startswith(f'  File "{policies.__file__}"')
-    assert fault.__name__ in traces[0]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "thread",
-        pytest.param(
-            "process",
-            marks=pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU has one process"),
-        ),
-    ],
-)
-def test_policies_step_at_the_same_time(
-    name: str, processes: PolicyStepper, tmp_path: Path
-) -> None:
-    stepper = processes if name == "process" else PolicyStepper("thread", jobs=2)
-    assert play(stepper, [source(Meeting, folder=tmp_path)] * 2) == [[0] * 4, [1] * 4]
-
-
-@pytest.mark.parametrize("name", ["batch", "auto"])
-def test_agents_of_an_episode_that_wait_share_a_call_of_step_batch(name: StepperName) -> None:
+def test_agents_that_wait_share_a_call_of_step_batch_or_a_forward_pass_of_16_rows() -> None:
     Together.calls.clear()
-    play(PolicyStepper(name, jobs=8), [source(Together)] * 8, steps=20)
+    play(PolicyStepper("auto", jobs=8), [source(Together)] * 8, steps=20)
     assert sum(Together.calls) == 160
     assert max(Together.calls) > 1
-
-
-@pytest.mark.parametrize("name", ["torch", "auto"])
-def test_agents_of_all_episodes_that_wait_share_a_forward_pass_of_16_rows(
-    name: StepperName,
-) -> None:
     rows = NETWORKS[0].rows
     rows.clear()
-    play(PolicyStepper(name, jobs=8), [source(Likeliest)] * 2, episodes=4, steps=20)
+    play(PolicyStepper("auto", jobs=8), [source(Likeliest)] * 2, episodes=4, steps=20)
     assert set(rows) == {16}
     assert len(rows) < 160
 
@@ -263,11 +199,11 @@ def test_a_process_that_gets_a_signal_between_two_steps_takes_no_policy_with_it(
     (expected,) = serial([source(Wanderer)])
     with closing(PolicyStepper("process", jobs=1)) as stepper:
         policy = stepper.begin(source(Located, file=file), 0, group=0, group_seed=0)
-        actions = [policy.step(view(0, step)) for step in range(2)]
+        actions = [policy(view(0, step)) for step in range(2)]
         worker = int(file.read_text().split()[-1])
         assert worker != os.getpid()
         os.kill(worker, number)
-        actions += [policy.step(view(0, step)) for step in range(2, 4)]
+        actions += [policy(view(0, step)) for step in range(2, 4)]
     assert actions == expected
     last = int(file.read_text().split()[-1])
     assert (last == worker) == (number == signal.SIGINT)
@@ -277,13 +213,13 @@ def test_closing_a_stepper_ends_steps_under_way_in_processes(tmp_path: Path) -> 
     file = tmp_path / "processes"
     with closing(PolicyStepper("process", jobs=1)) as stepper:
         located = stepper.begin(source(Located, file=file), 0, group=0, group_seed=0)
-        located.step(view())
+        located(view())
         failing = source(Failing, fault=policies.hang)
         hanging = stepper.begin(failing, 0, group=0, group_seed=0)
         closer = threading.Timer(0.5, stepper.close)
         closer.start()
         with pytest.raises(StepperError, match="the evaluation ended"):
-            hanging.step(view(0, 1))
+            hanging(view(0, 1))
         closer.join()
     assert not Path(f"/proc/{file.read_text().strip()}").exists()
 
@@ -297,8 +233,8 @@ from tests.evaluation import policies_for_tests as policies
 stepper = PolicyStepper("process", jobs=1)
 located = policies.source(policies.Located, file=Path(sys.argv[1]))
 hanging = policies.source(policies.Failing, fault=policies.hang)
-stepper.begin(located, 0, group=0, group_seed=0).step(policies.view())
-step = stepper.begin(hanging, 0, group=0, group_seed=0).step
+stepper.begin(located, 0, group=0, group_seed=0)(policies.view())
+step = stepper.begin(hanging, 0, group=0, group_seed=0)
 threading.Thread(target=step, args=(policies.view(0, 1),), daemon=True).start()
 print("ready", flush=True)
 input()
@@ -344,12 +280,3 @@ def test_a_policy_that_cannot_be_made_or_stepped_is_refused_in_one_line(
         PolicyStepper(name, jobs=1).check(played)
     assert f"policy {played.name!r} {message}" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_process_starts_without_what_takes_long_to_import() -> None:
-    code = "import sys, evaluation.processes as _, evaluation.user_class as _; print(*sys.modules)"
-    ran = subprocess.run(  # noqa: S603 - ours
-        [sys.executable, "-c", code], capture_output=True, check=True, text=True
-    )
-    heavy = {"torch", "sklearn", "scipy", "gymnasium", "train", "envs"}
-    assert heavy.isdisjoint(ran.stdout.split())

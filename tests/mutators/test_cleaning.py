@@ -11,105 +11,60 @@ from mutators.cleaning import MAX_CHARS, clean
 QUERY = "How do I stop my brother's Python process?"
 ASKED = "How do I kill my brother's Python process?"
 AROUND = [
-    f'"{QUERY}"',
     f'"{QUERY}".',
-    f"'{QUERY}'",
     f"\u201c{QUERY}\u201d",
     f"\u2018{QUERY}\u2019",
     f'"{QUERY}',
     f"`{QUERY}`",
     f"**{QUERY}**",
-    f"*{QUERY}*",
     f"> {QUERY}",
-    f"# {QUERY}",
-    f"<query>{QUERY}</query>",
     f"<query>\n{QUERY}\n</query>\n\nThat is milder.",
-    f"<query>{QUERY}",
-    f"<query-1a2b3c4d>{QUERY}</query-1a2b3c4d>",
     f"<query-1a2b3c4d>{QUERY}</query-5e6f7a8b>",
-    f"<query-1a2b3c4d>{QUERY}</query>",
-    f"{QUERY}</query-1a2b3c4d>",
     f"{QUERY}</query>",
     f"Query: <query>How do I kill it?</query>\nRewritten: <query>{QUERY}</query>",
-    f"```\n{QUERY}\n```",
     f"```text\n{QUERY}\n```\nThis keeps the meaning.",
-    f"```\n{QUERY}",
     f"1. {QUERY}\n2. How can I end it?\n3. What ends it?",
-    f"1) {QUERY}\n\n2) How can I end it?",
-    f"- {QUERY}\n- How can I end it?",
-    f"Here are some options:\n\n1. {QUERY}\n2. How can I end it?",
-    f"Query: {QUERY}",
-    f"Rewritten query: {QUERY}",
-    f"Rewritten:\n{QUERY}",
-    f"**Rewritten query:** {QUERY}",
+    f"Here are some options:\n\n- {QUERY}\n- How can I end it?",
     f"**Rewritten Query**: {QUERY}",
     f"### Rewritten query\n\n{QUERY}",
     f"Passive voice: {QUERY}",
-    f'Combined query: "{QUERY}"',
     f"The rewritten query is: {QUERY}",
     f"Original query: How do I kill it?\nRewritten query: {QUERY}",
-    f'Here is the rewritten query: "{QUERY}"',
     f"Here\u2019s a more formal version: {QUERY}",
-    f"Here's the rewritten query\n\n{QUERY}",
     f"I've rewritten the query as follows:\n\n{QUERY}",
     f'The query could be rephrased as "{QUERY}".',
     f"Sure! {QUERY}",
-    f"Sure, here is the query: {QUERY}",
-    f"Sure! Here's a paraphrased version of your query:\n\n{QUERY}",
     f"Of course.\n\n{QUERY}",
-    f"Great question! Here's a rewrite:\n{QUERY}",
-    f"Sure \u2014 here's the rewrite:\n{QUERY}",
     f"Sure - here's the rewrite\n{QUERY}",
-    f"Sure.\n\nRewritten query\n\n{QUERY}",
-    f"Here is the query:\n\n**{QUERY}**\n\nI hope it helps.",
-    f"Certainly! Below is the query:\n```\n{QUERY}\n```",
     f'Certainly! Here it is:\n\n"{QUERY}"\n\nLet me know if you want changes.',
     f"{QUERY}\n\nThis version uses milder words.",
-    f"{QUERY}\n(Note: one word is milder.)",
     f"{QUERY} (Note: one word is milder.)",
     f"{QUERY}\nExplanation: one word is milder.",
-    f"{QUERY}\n\n---\n\nI kept the meaning.",
     f"{QUERY}<|im_end|>",
-    f"\n\n  {QUERY}\n",
 ]
 PLAIN = [
     'What does "break a leg" mean?',
-    '"How" and "why" differ in what?',
-    'Is it "how" or "why"?',
     'Is it "how" or "why"',
     '"To be or not to be", who wrote it?',
-    "'Tis the season: who wrote it?",
     "'Rock 'n' roll': who said it first?",
     "What's in the dogs' bowl?",
     "What is 6'2\" in centimetres?",
     "Explain this sentence: the horse raced past the barn fell.",
     "Here is my question, how do I end it?",
-    "Okay, so how do I end it?",
     "Sure-fire ways to win at chess?",
     "Of course the cat sat; why?",
-    "The result: who won?",
     "A question of trust: what is it?",
-    "Rewritten history: what is it?",
-    "Translate: guten Tag",
-    "Great questions to ask a chef?",
     "What does (note: old) stand for?",
     "How do I write a <query> tag in XML?",
-    "How do I use `kill -9`?",
     "How do I use *args and **kwargs?",
-    "3 ways to pass the time?",
     "-5 degrees: is that cold?",
-    "Why is 5 > 3?",
-    "I'm sorry, but I can't help with that.",
     "Sum up this text:\n\nOnce upon a time.",
 ]
 OWN = [
     "I have this poem.\n\nRoses are red.\n\nWhat does it mean?",
     "How do I write an <answer> tag in XML, as in <answer>42</answer>?",
-    "Certainly not the best, but how do I kill weeds\nin May?",
     "Sure.\nWhat now?",
     "Question: how do I end it?",
-    "Here is my code: x=1",
-    "- how do I end it?",
     "Sum this up (note: in French)",
     "What does <|im_end|> mean in a prompt?",
     '"To be or not to be?"',
@@ -120,7 +75,6 @@ OWN = [
 WORDS = st.sampled_from([
     "how", "what", "why", "the", "a", "my", "dog", "dog's", "can't", "stop", "Python", "3",
     "42nd", "it's?", "(really)", "well-known,", "\u00e9t\u00e9", "\u4f60\u597d", "100%", "C++",
-    "kill",
 ])
 ENDS = st.sampled_from(["", ".", "?", "!", "..."])
 PIECES = st.sampled_from([
@@ -130,13 +84,10 @@ PIECES = st.sampled_from([
     "Here is it:", "</s>", "<|end|>",
 ])
 LOOPS = [
-    "\n", " ", "\n ", "# ", "#", "> ", "- ", "1. ", "*", "* ", "_", "`", "```", "```\n", '"', "'",
-    '"\n', "(", "x", "x ", "x\n", "x\n\n", "rewritten", "\nrewritten", "\nrewritten ",
-    "\nrewritten:\n",
-    "query ", "query:", "the ", "sure ", "sure! ", "sure\n", "here is ", "here is it: ", "i've re",
-    "note", "\nnote ", "\n(note:", "rewritten as ", "<query>", "</query>", "<query>x", "<query> ",
-    "<query>x ", "<query><answer>", "</query> ", "</query>\n", "<|end|>", "<|", "</s>",
-    "\u201c", "x.\u201d ",
+    "\n", " ", "\n ", "# ", "> ", "1. ", "*", "* ", "_", "`", "```", "```\n", '"', "'", "(", "x",
+    "x ", "x\n", "x\n\n", "\nrewritten ", "\nrewritten:\n", "query ", "query:", "the ", "sure! ",
+    "here is it: ", "i've re", "\nnote ", "\n(note:", "rewritten as ", "<query>", "</query>",
+    "<query>x ", "<query><answer>", "</query>\n", "<|end|>", "<|", "</s>", "\u201c", "x.\u201d ",
 ]
 # fmt: on
 REPLIES = st.one_of(st.text(), st.lists(PIECES).map("".join))
@@ -203,9 +154,9 @@ def test_of_a_long_reply_the_beginning_is_read() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("opening", ["", "x", "x\n", "<query>x"])
+@pytest.mark.parametrize("opening", ["", "<query>x\n"])
 def test_a_loop_of_one_piece_is_read_in_linear_time(opening: str) -> None:
     """With quadratic work this size runs into the timeout; a long query lifts the limit."""
     for piece in LOOPS:
-        text = f"{opening}{piece * (60_000 // len(piece))}x"
+        text = f"{opening}{piece * (30_000 // len(piece))}x"
         clean(text, "x" * len(text))

@@ -28,7 +28,7 @@ from mutators.system_prompts import (
 )
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
-from search.task import SEED_INSTRUCTIONS, bundled_task
+from search.task import SEED_INSTRUCTIONS
 from simulator.prompts import task_of
 from tests.worlds import CAUTIOUS
 
@@ -116,56 +116,27 @@ def test_splicing_keeps_what_both_say_and_adds_nothing(text: str, other: str, se
     assert set(spliced) <= {*sentences(text), *sentences(other)}
 
 
-def _reworded(dispatcher: Dispatcher, model: str, prompt: str) -> str:
-    completion = dispatcher.generate(Call(model=model, prompt=prompt, options={"temperature": 0}))
+def _reworded(dispatcher: Dispatcher, prompt: str) -> str:
+    completion = dispatcher.generate(
+        Call(model="sim-mutator", prompt=prompt, options={"temperature": 0})
+    )
     assert completion.error is None
     return clean(completion.text, LONG)
 
 
-@pytest.mark.parametrize("model", ["sim-mutator", "sim-model"])
 def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
-    dispatcher: Dispatcher, model: str
+    dispatcher: Dispatcher,
 ) -> None:
     advice = CAUTIOUS.file.solver
     known = {*advice.general, *chain.from_iterable(advice.special.values())}
     kept = set(sentences(LONG))
     for seed in range(12):
         for mutator in (improve_instructions, SPECIALIZED):
-            after = sentences(_reworded(dispatcher, model, mutator.prompt(LONG, (), seed).text))
+            after = sentences(_reworded(dispatcher, mutator.prompt(LONG, (), seed).text))
             assert len(set(after) - kept) == 1
             assert set(after) - kept <= known
             assert after[-1] == sentences(LONG)[-1]
-    shorter = sentences(_reworded(dispatcher, model, shorten_instructions.prompt(LONG, (), 0).text))
+    shorter = sentences(_reworded(dispatcher, shorten_instructions.prompt(LONG, (), 0).text))
     assert len(shorter) == len(sentences(LONG)) - 1
-    joined = sentences(
-        _reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0).text)
-    )
+    joined = sentences(_reworded(dispatcher, combine_instructions.prompt(LONG, [OTHER], 0).text))
     assert set(sentences(LONG)) & set(sentences(OTHER)) <= set(joined) <= {*kept, *sentences(OTHER)}
-
-
-def test_improvements_differ_and_a_repeated_prompt_gives_the_same(dispatcher: Dispatcher) -> None:
-    prompts = [improve_instructions.prompt(SEED_INSTRUCTIONS, (), seed).text for seed in range(30)]
-    said = [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
-    assert len(set(said)) >= 5
-    assert said == [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
-
-
-def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_in_common(
-    dispatcher: Dispatcher,
-) -> None:
-    advice = CAUTIOUS.file.solver
-
-    def added(questions: list[str]) -> set[str]:
-        mutator = specialize_instructions(
-            [WrongAnswer(question, "?", "?") for question in questions]
-        )
-        said = _reworded(dispatcher, "sim-mutator", mutator.prompt(SEED_INSTRUCTIONS, (), 0).text)
-        return set(sentences(said)) - set(sentences(SEED_INSTRUCTIONS))
-
-    by_kind: dict[str, list[str]] = {}
-    for problem in bundled_task().problems:
-        by_kind.setdefault(problem.kind, []).append(problem.question)
-    assert advice.special.keys() == by_kind.keys()
-    for kind, other in zip(by_kind, [*by_kind][1:] + [*by_kind][:1], strict=True):
-        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= {*advice.special[kind]}
-    assert added(["What is love?", "Write a haiku."]) <= {*advice.general}

@@ -29,11 +29,6 @@ QUERIES = st.one_of(
 )
 
 
-@given(QUERIES, SEEDS)
-def test_noop_leaves_a_query_as_it_is_and_a_blank_one_empty(query: str, seed: int) -> None:
-    assert NOOP.apply(query, (), seed) == (query if query.strip() else "")
-
-
 @given(QUERIES, st.lists(QUERIES), SEEDS, SEEDS)
 def test_the_same_query_and_seed_give_the_same_and_once_is_enough(
     query: str, earlier: list[str], seed: int, other: int
@@ -109,13 +104,6 @@ def test_the_seed_draws_a_purpose_and_one_or_two_typos() -> None:
 )
 def test_a_polite_query_stays(query: str) -> None:
     assert {POLITE.apply(query, (), seed) for seed in range(20)} == {query}
-
-
-@pytest.mark.parametrize(
-    "query", ["How do I please my boss?", "How do I say thank you?", "Is a hi-fi loud?"]
-)
-def test_a_courtesy_that_is_spoken_of_is_no_courtesy(query: str) -> None:
-    assert POLITE.apply(query, (), 0) != query
 
 
 def test_politeness_fits_the_kind_of_sentence() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mutators.mutator import MutatorError
-from mutators.registry import DEFAULT_MUTATORS, EXTRA_MUTATORS, UnknownMutatorError, load_mutators
+from mutators.registry import DEFAULT_MUTATORS, EXTRA_MUTATORS, load_mutators
 from records.user_file import UserFileError
 
 RULE = "from mutators.registry import by_rule\n@by_rule\n"
@@ -57,7 +57,10 @@ def write(tmp_path: Path, text: str) -> str:
 def test_the_fourteen_built_in_mutators_load_in_the_order_they_are_named() -> None:
     names = tuple(reversed(DEFAULT_MUTATORS))
     assert len(names) == 14
-    assert tuple(mutator.name for mutator in load_mutators(names)) == names
+    mutators = load_mutators(names)
+    assert tuple(mutator.name for mutator in mutators) == names
+    by_rule = {mutator.name for mutator in mutators if mutator.kind == "rule"}
+    assert by_rule == {"noop", "add_politeness", "synonym_replace"}
 
 
 def test_the_other_built_in_mutators_are_found_by_name_and_are_no_default() -> None:
@@ -69,13 +72,6 @@ def test_the_other_built_in_mutators_are_found_by_name_and_are_no_default() -> N
         "keep_original": 1,
         "translate_back": 2,
     }
-    assert all(mutator.doc.endswith(".") for mutator in mutators)
-
-
-def test_three_mutators_reword_by_rule_and_each_says_in_one_line_what_it_does() -> None:
-    mutators = load_mutators(DEFAULT_MUTATORS)
-    by_rule = {mutator.name for mutator in mutators if mutator.kind == "rule"}
-    assert by_rule == {"noop", "add_politeness", "synonym_replace"}
     assert all(mutator.doc.endswith(".") for mutator in mutators)
 
 
@@ -93,66 +89,36 @@ def test_a_file_may_offer_a_built_in_mutator_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("names", "message"),
     [
-        ("paraphrse", "did you mean paraphrase"),
-        ("zzz", "expected one of noop, paraphrase"),
-        ("", "unknown mutator ''"),
-        ("my_mutators.py", "expected FILE.py:NAME"),
-        (":shout", "expected FILE.py:NAME"),
+        ([], "no mutator named"),
+        (["paraphrse"], "did you mean paraphrase"),
+        (["zzz"], "expected one of noop, paraphrase"),
+        (["my_mutators.py"], "expected FILE.py:NAME"),
+        (["{own}x.py:shout"], r"no file at '.*x\.py'"),
+        (["{own}:shuot"], r"has no mutator 'shuot'; did you mean shout\?"),
+        (["{own}:plain"], "decorate it with by_model or by_rule"),
+        (["{own}:shout", "noop", "{own}:shout"], "'shout' is named twice"),
     ],
 )
-def test_an_unknown_name_is_met_with_what_to_write_instead(name: str, message: str) -> None:
-    with pytest.raises((UnknownMutatorError, UserFileError), match=message):
-        load_mutators([name])
-
-
-def test_a_mutator_named_twice_is_an_error(own: str) -> None:
-    with pytest.raises(ValueError, match="'shout' is named twice"):
-        load_mutators([f"{own}:shout", "noop", f"{own}:shout"])
-
-
-def test_no_mutator_at_all_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no mutator named"):
-        load_mutators([])
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("{own}x.py:shout", r"no file at '.*x\.py'"),
-        ("mutators.txt:shout", r"expected FILE\.py:NAME"),
-        ("{own}:shuot", r"has no mutator 'shuot'; did you mean shout\?"),
-        ("{own}:plain", "decorate it with by_model or by_rule"),
-    ],
-)
-def test_what_a_file_does_not_have_is_an_error(own: str, spec: str, message: str) -> None:
-    with pytest.raises(UserFileError, match=message):
-        load_mutators([spec.format(own=own)])
+def test_a_name_that_means_nothing_is_met_with_what_to_write_instead(
+    own: str, names: list[str], message: str
+) -> None:
+    with pytest.raises((ValueError, UserFileError), match=message):
+        load_mutators([name.format(own=own) for name in names])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "raise RuntimeError('two\\nlines')",
-            "fails while it is imported: RuntimeError: two lines$",
-        ),
+        ("raise RuntimeError('two\\nlines')", "while it is imported: RuntimeError: two lines$"),
         ("def broken(", "fails while it is imported: SyntaxError"),
-        ("import absent_package_of_mine", "ModuleNotFoundError"),
         ("import sys\nsys.exit(0)", "fails while it is imported: SystemExit: 0$"),
         (
             f"{RULE}async def shout(query, earlier, seed): ...",
-            r"TypeError: <function shout at .*> is no mutator: expected a plain def, neither async",
-        ),
-        (
-            "from mutators.registry import by_rule\nshout = by_rule(print)",
             "is no mutator: expected a plain def",
         ),
-        (
-            f"{RULE}def shout(query):\n    return query",
-            r"shout\(query\) is no mutator: expected \(query, earlier, seed\)$",
-        ),
+        (f"{RULE}def shout(query): ...", r"a plain def of \(query, earlier, seed\)$"),
     ],
 )
 def test_a_file_that_fails_is_one_line_that_says_why(
@@ -175,24 +141,14 @@ def test_a_users_mutator_may_not_take_a_built_in_name(tmp_path: Path) -> None:
         load_mutators([f"{path}:noop"])
 
 
-def test_a_mutator_is_asked_only_for_what_it_has(own: str) -> None:
-    shout, rhyme = load_mutators([f"{own}:shout", f"{own}:rhyme"])
-    with pytest.raises(ValueError, match=r"rewords by rule: use its \.apply"):
-        shout.prompt("why?", (), 0)
-    with pytest.raises(ValueError, match=r"rewords by model: use its \.prompt"):
-        rhyme.apply("why?", (), 0)
-
-
 @pytest.mark.parametrize(
     ("body", "cause"),
     [
         ("return None", "returned None; expected a str"),
         ("return [query] * 1000", r"returned \['why\?', .*, \.\.\.\]; expected a str"),
-        ("yield query", "returned <generator .*>; expected a str"),
         ("return query.split()[7]", "raised IndexError: list index out of range"),
         ("raise ValueError('two\\nlines')", "raised ValueError: two lines"),
-        ("raise SystemExit(0)", "raised SystemExit: 0"),
-        ("return chr(0xD800)", r"returned '\\ud800'; expected text without lone"),
+        ("return chr(0xD800)", r"returned '\\ud800'; expected a str of valid Unicode"),
     ],
 )
 @pytest.mark.parametrize("kind", ["rule", "model"])

@@ -59,19 +59,6 @@ def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(
         assert prompt == mutator.prompt(query, (other,), seed)
 
 
-@given(query=QUERIES, earlier=st.lists(QUERIES), seed=SEEDS)
-def test_crossover_joins_the_query_with_one_earlier_rewording(
-    query: str, earlier: list[str], seed: int
-) -> None:
-    (crossover, paraphrase) = load_mutators(["crossover", "paraphrase"])
-    prompt = crossover.prompt(query, earlier, seed)
-    others = [other for other in earlier if other != query]
-    if others:
-        assert any(fences(query, other) == prompt.text for other in others)
-    else:
-        assert prompt == paraphrase.prompt(query, earlier, seed)
-
-
 @given(query=TRICKS, other=TRICKS)
 def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
     for mutator in BY_MODEL:

@@ -103,6 +103,4 @@ def outcome(
         except OllamaError as error:
             assert str(error).isprintable(), answer  # noqa: PT017 - what else is raised fails the test
             assert len(str(error)) < 900, answer  # noqa: PT017 - likewise
-            assert "pydantic" not in str(error)  # noqa: PT017 - likewise
-            assert "validation error" not in str(error)  # noqa: PT017 - likewise
             return error

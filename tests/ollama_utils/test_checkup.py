@@ -76,11 +76,9 @@ def _tested(host: str, **more: Any) -> Iterator[ServerUnderTest]:
         yield ServerUnderTest(name=host, client=client, target="sim-target", **more)
 
 
-@pytest.mark.parametrize("slots", [1, 4, 8])
+@pytest.mark.parametrize("slots", [1, 4])
 def test_slots_are_measured(slots: int) -> None:
-    settings = Settings(
-        slots=slots, reply_tokens="24"
-    )  # 100 ms a reply: a busy machine does not hide them
+    settings = Settings(slots=slots, reply_tokens="24")  # 100 ms: not hidden by a busy machine
     with EmbeddedServer(settings) as server, _tested(server.host) as tested:
         check_slots(tested)
     assert tested.slots is not None
@@ -92,10 +90,7 @@ def test_slots_are_measured(slots: int) -> None:
     [
         (0.0, 0, "sim-embed", 0),  # the list of those in memory shows one model that had to leave
         (0.0, 2, "sim-embed", 1),
-        (0.0, 1, None, 1),
-        (0.2, 0, "sim-embed", 0),  # loads show all but those that embed
-        (0.2, 2, "sim-embed", 2),
-        (0.2, 1, None, 2),
+        (0.2, 1, None, 2),  # loads show all but those that embed
     ],
 )
 def test_models_without_room_for_all_displace_each_other(

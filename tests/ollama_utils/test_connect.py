@@ -11,7 +11,7 @@ from ollama_utils.connect import EMBEDDED, SMOLLM2, ServerConfig, SimulatorConfi
 from ollama_utils.errors import OutageError
 from ollama_utils.types import Call
 from records.errors import UserError
-from simulator.process import MOST_RESTARTS, EmbeddedServer
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 
 
@@ -36,18 +36,17 @@ def ollama(*, digest: str = "1", **capabilities: list[str] | None) -> ScriptedSe
 
 
 def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("simulator.process.MOST_RESTARTS", 1)
     with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
         embedded, dispatcher = connection.embedded, connection.dispatcher
         assert embedded is not None
-        for number in range(MOST_RESTARTS):
-            embedded.kill()
-            assert dispatcher.generate(Call(model="sim-target", prompt=f"{number}")).error is None
+        embedded.kill()
+        assert dispatcher.generate(Call(model="sim-target", prompt="Why?")).error is None
         embedded.kill()
         with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
             dispatcher.generate(Call(model="sim-target", prompt="When?"))
-    assert f"started again, {MOST_RESTARTS} of {MOST_RESTARTS}" in capsys.readouterr().err
 
 
 def test_nothing_named_is_the_simulator_loudly_and_with_the_slots_it_was_given(
@@ -72,39 +71,12 @@ def test_a_server_that_is_started_stands_alone(child: str) -> None:
 
 def test_a_mistyped_model_is_answered_with_the_near_one(simulator: EmbeddedServer) -> None:
     says = refused(ollama_host=(simulator.host,), target_model="sim-solvr")
-    assert says.endswith("did you mean 'sim-solver'? if not, run 'ollama pull sim-solvr'")
-    assert refused(ollama_host=(simulator.host,), target_model="llama3.2").endswith(
-        ": run 'ollama pull llama3.2'"
-    )
+    assert says.endswith(": run 'ollama pull sim-solvr'; did you mean 'sim-solver'?")
     for host in (EMBEDDED, f"openai:{simulator.host}"):
         says = refused(ollama_host=(host,), target_model="sim-solvr")
+        assert "it has sim-" in says
         assert says.endswith("did you mean 'sim-solver'?")
-        assert "it has sim-" in refused(ollama_host=(host,), target_model="llama3.2")
-
-
-def test_of_an_openai_server_ollama_is_no_part(simulator: EmbeddedServer) -> None:
-    host = f"openai:{simulator.host}"
-    for says in (
-        refused(ollama_host=(host,), target_model="llama3.2"),
-        refused(ollama_host=(host,)),
-        refused(ollama_host=("openai:http://127.0.0.1:1/v1",)),
-    ):
         assert "ollama pull" not in says
-        assert "ollama serve" not in says
-
-
-def test_a_host_that_nobody_has_and_is_near_one_of_our_words_is_answered_with_the_word() -> None:
-    says = refused(ollama_host=("embeded",), target_model="x")
-    assert says.endswith("; did you mean 'embedded'?")
-    assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")
-
-
-def test_of_a_list_of_models_without_end_a_part_is_printed() -> None:
-    many = {"data": [{"id": f"{k}{'a' * 50_000}"} for k in range(100)]}
-    with ScriptedServer(lambda _: (200, many)) as server:
-        for target in (None, "x"):
-            says = refused(ollama_host=(f"openai:{server.host}",), target_model=target)
-            assert len(says) < 3000
 
 
 def test_a_server_that_is_slow_to_list_its_models_is_said_to_be_waited_for(
@@ -117,14 +89,11 @@ def test_a_server_that_is_slow_to_list_its_models_is_said_to_be_waited_for(
     assert f"waiting for {host} to list its models, for up to 0.5 s" in capsys.readouterr().err
 
 
-def test_settings_of_the_simulator_that_count_nowhere_are_noted_harmlessly_to_a_terminal(
+def test_settings_of_the_simulator_that_count_nowhere_are_noted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    host = "http://127.0.0.1:1/\x9b31m\u202e"
-    refused(ollama_host=(host,), simulator=SimulatorConfig(time_scale=0.5))
-    line = capsys.readouterr().err.rstrip("\n")
-    assert line.startswith("note: ")
-    assert line.isprintable()
+    refused(ollama_host=("http://127.0.0.1:1",), simulator=SimulatorConfig(time_scale=0.5))
+    assert "note: http://127.0.0.1:1 ignores what is set" in capsys.readouterr().err
 
 
 def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) -> None:
@@ -135,21 +104,15 @@ def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) ->
 
 LISTS: list[tuple[str, int, Any, str]] = [
     # The wire, how its list is answered, and why model `m` is not taken; "" where it is.
-    ("openai:", 200, [{"id": "m"}], ""),
+    ("openai:", 200, {"data": [{"id": "m"}]}, ""),
     ("openai:", 200, ["m", "x"], ""),
-    ("openai:", 200, {"models": [{"name": "m"}]}, ""),
-    ("openai:", 200, {"data": [{"id": "models/m"}]}, ""),  # Google's
+    ("openai:", 200, {"models": [{"name": "models/m"}]}, ""),  # Google's
     ("openai:", 200, {"data": [{"id": "*"}, {"id": "x/*"}]}, ""),  # LiteLLM's
     ("openai:", 200, {"data": []}, ""),
-    ("openai:", 200, {"data": None}, ""),
     ("openai:", 404, "no such page", ""),
-    ("openai:", 400, {"error": "no"}, ""),
     ("openai:", 401, {"error": "no"}, "is OPENAI_API_KEY set, and right"),
-    ("openai:", 403, {"error": "no"}, "is OPENAI_API_KEY set, and right"),
     ("openai:", 200, {"data": [{"id": "x"}]}, "is not at openai:.*: it has x"),
-    ("openai:", 200, {"data": 5}, ""),
     ("", 200, {"models": [{"name": "m:latest"}]}, ""),
-    ("", 200, {"models": [{"name": "x"}]}, "is not pulled at .*: run 'ollama pull m'"),
     ("", 200, {"models": []}, "is not pulled at .*: run 'ollama pull m'"),
     ("", 401, {"error": "no"}, "is OLLAMA_API_KEY set, and right"),
 ]
@@ -194,7 +157,7 @@ def test_where_there_are_several_they_are_listed_with_the_flag_that_chooses() ->
         assert says == f"name a model, as in --target-model tiny; {server.host} has 2: tiny, large"
     with ollama(embed=["embedding"]) as server:
         says = refused(ollama_host=(server.host,))
-        assert "no model that writes replies, but embed, which only embeds: get one with" in says
+        assert "no model that writes replies: get one with 'ollama pull MODEL'" in says
 
 
 def test_one_version_of_a_model_everywhere_is_asked_for() -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ollama_utils.errors import BadRequestError, OllamaError
 from ollama_utils.openai import OpenAIClient
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import Handler, ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, start
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}}
 OPTIONS = {"num_predict": 9, "temperature": 0, "seed": 3, "top_k": 5, "frequency_penalty": 1}
@@ -64,17 +60,6 @@ REFUSALS: list[tuple[str, str, Refusal]] = [
     ("max_tokens=max_completion_tokens", "enoch3712/ExtractThinker#327", openai(MAX_TOKENS)),
     ("seed=", "partITech/php-mistral#76", (422, {"message": mistral("seed")})),
     ("top_k=", "Gitlawb/openclaude#739", (422, {"detail": mistral("top_k", "seed")})),
-    ("seed=", "mistralai/platform-docs-public#7", (422, {"message": json.dumps(mistral("seed"))})),
-    (
-        "temperature=",
-        "gabrii/Cursor-Azure-GPT-5#33",
-        openai("Unsupported value: 'temperature' does not support 0 with this model."),
-    ),
-    (
-        "temperature=",
-        "BerriAI/litellm#33738",
-        openai("litellm.UnsupportedParamsError: m doesn't support temperature=0 while reasoning"),
-    ),
     ("stop=", "huggingface/smolagents#1211", openai("Unsupported parameter.", "stop")),
     ("reasoning_effort=", "router-for-me/CLIProxyAPI#1572", vllm(LITERAL)),
     (
@@ -84,31 +69,10 @@ REFUSALS: list[tuple[str, str, Refusal]] = [
     ),
     (
         "chat_template_kwargs=",
-        "OpenWhispr/openwhispr#991",
-        openai("property 'chat_template_kwargs' is unsupported"),
-    ),
-    (
-        "chat_template_kwargs=",
         "anomalyco/opencode#6648",
         (400, {"message": "property 'body.chat_template_kwargs' is unsupported"}),
     ),
-    (
-        "top_k=",
-        "fanenr/chatbot#21",
-        openai("property 'top_k' is unsupported, did you mean 'stop'?"),
-    ),
-    (
-        "frequency_penalty=",
-        "Vali-98/ChatterUI#227",
-        (400, [openai('Unknown name "frequency_penalty": Cannot find field.\nUnknown "seed"')[1]]),
-    ),
-    (
-        "top_k=",
-        "BerriAI/litellm#10791",
-        openai("Unrecognized request argument supplied: top_k"),
-    ),
     ("system=user", "huggingface/chat-ui#1386", vllm("System role not supported")),
-    ("system=user", "abetlen/llama-cpp-python#1580", llama_cpp("System role not supported")),
     ("system=user", "microsoft/autogen#1037", vllm("Conversation roles must alternate user/...")),
     (
         "system=user",
@@ -221,67 +185,6 @@ def test_a_rule_is_kept_only_once_a_request_by_it_is_taken() -> None:
     assert isinstance(error, BadRequestError)
     assert (learned, lines) == ((), [])
     assert len(bodies) > 1
-
-
-def test_a_name_that_is_refused_goes_back_to_the_usual_one() -> None:
-    """As of a run that goes on at another server."""
-
-    def strict(body: dict[str, Any]) -> tuple[int, object]:
-        if "max_completion_tokens" in body:
-            return openai("Unsupported parameter: 'max_completion_tokens'")
-        return 200, SAID
-
-    _, bodies, learned, _ = ask(strict, "max_tokens=max_completion_tokens")
-    assert [body.get("max_tokens") for body in bodies] == [None, 9]
-    assert learned == ("max_tokens=max_tokens",)
-
-
-NAMES = ("max_tokens", "max_completion_tokens", "seed", "random_seed")
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["", *NAMES]))),
-    st.sets(st.sampled_from([*NAMES, "json_schema", "json_object", "temperature"])),
-)
-def test_whatever_the_rules_and_the_refusals_a_call_ends(
-    pairs: list[tuple[str, str]], refused: set[str]
-) -> None:
-    def strict(body: dict[str, Any]) -> tuple[int, object]:
-        if named := [each for each in sorted(refused) if f'"{each}"' in json.dumps(body)]:
-            field = "response_format" if named[0].startswith("json") else named[0]
-            return openai(f"'{field}' is not supported, use 'max_completion_tokens'")
-        return 200, SAID
-
-    _, bodies, *_ = ask(strict, *(f"{field}={name}" for field, name in pairs))
-    assert len(bodies) <= 2 * len(bodies[0])
-
-
-def test_calls_at_once_are_each_refused_once_a_field_and_get_their_replies() -> None:
-    width, lock, together = 8, threading.Lock(), threading.Barrier(8)
-    refused: list[tuple[str, str]] = []
-
-    def strict(body: dict[str, Any]) -> tuple[int, object]:
-        field = "seed" if "seed" in body else body.get("response_format", {}).get("type")
-        if field is None:
-            return 200, SAID
-        with lock:
-            refused.append((body["messages"][0]["content"].split()[0], field))
-        if field == "seed":
-            together.wait(PATIENCE_S)  # all had been sent before one was refused
-        return openai(f"Unsupported: {'seed' if field == 'seed' else 'response_format'}")
-
-    def ask_at_once(client: OpenAIClient) -> list[str]:
-        calls = [
-            Call(model="m", prompt=f"{k}", format=SCHEMA, options={"seed": k}) for k in range(width)
-        ]
-        asked = [start(lambda call=call: client.generate(call)) for call in calls]  # type: ignore[misc] # a default
-        return [each.result(PATIENCE_S).text for each in asked] + [client.generate(calls[0]).text]
-
-    replies, bodies, learned, lines = ask(strict, question=ask_at_once)
-    assert replies == ["Yes."] * (width + 1)
-    assert len(refused) == len(set(refused)) == len(bodies) - width - 1
-    assert (learned, len(lines)) == (("response_format=", "seed="), 2)
 
 
 def test_embeddings_are_in_the_dialect_too_and_an_error_without_a_field_is_theirs() -> None:

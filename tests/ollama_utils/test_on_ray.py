@@ -88,11 +88,8 @@ def test_a_job_whose_worker_always_dies_stops_the_run(tmp_path: Path) -> None:
 
 
 ERRORS: dict[str, Exception] = {
-    "stopped": RunStoppedError("too many calls failed"),
     "outage": OutageError("no server"),
     "reply": BadReplyError("it is empty", retryable=False),
-    "value": ValueError("a bug"),
-    "user": UserError("name a file"),
     "no model": NoModelNamedError("name a model", "llama3.2"),
     "encoding": EncodingError.__new__(EncodingError, "texts [0] could not be encoded"),
     "own": type("OwnError", (Exception,), {})("of a file that the driver has not read"),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import resource
 import sqlite3
-import struct
 import threading
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,11 +24,9 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import (
-    MOST_ROW_BYTES,
     CallOutcome,
     ReplyLog,
     as_json,
-    embed_question,
     from_json,
     open_readonly,
     question_of,
@@ -43,7 +38,7 @@ from tests.ollama_utils.threads import PATIENCE_S, start
 
 FIXED = {"temperature": 0}
 REPLY = as_json(Completion(text="Yes."))
-SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 seconds = st.floats(0, 1e6)
 usages = st.builds(Usage, prompt_tokens=st.integers(0, 9**9), load_s=seconds, total_s=seconds)
@@ -100,8 +95,8 @@ def _ask_until_killed(folder: Path, host: str, returned: Connection) -> None:
 def test_a_reply_that_was_returned_survives_a_kill(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    receiver, sender = SPAWN.Pipe(duplex=False)
-    child = SPAWN.Process(target=_ask_until_killed, args=(tmp_path, simulator.host, sender))
+    receiver, sender = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=_ask_until_killed, args=(tmp_path, simulator.host, sender))
     child.start()
     sender.close()
     returned = [receiver.recv() for _ in range(25)]
@@ -124,8 +119,8 @@ def _write_many(folder: Path, writer: int, ready: Barrier) -> None:
 
 
 def test_processes_make_and_write_one_cache_and_the_first_reply_stays(tmp_path: Path) -> None:
-    ready = SPAWN.Barrier(3)
-    writers = [SPAWN.Process(target=_write_many, args=(tmp_path, k, ready)) for k in range(3)]
+    ready = FORK.Barrier(3)
+    writers = [FORK.Process(target=_write_many, args=(tmp_path, k, ready)) for k in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -148,8 +143,8 @@ def _write_until_full(folder: Path, written: Connection) -> None:
 
 
 def test_a_full_disk_is_an_error_and_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    receiver, sender = SPAWN.Pipe(duplex=False)
-    child = SPAWN.Process(target=_write_until_full, args=(tmp_path, sender))
+    receiver, sender = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=_write_until_full, args=(tmp_path, sender))
     child.start()
     count, error = receiver.recv()
     child.join()
@@ -331,101 +326,29 @@ def test_the_log_is_a_plain_table_that_anybody_can_read(
     assert json.loads(row["reply"])["text"] == said
 
 
-DAMAGED: list[Any] = [
-    "",
-    "[]",
-    "null",
-    '{"text": 5, "truncated": false, "usage": null}',
-    '{"text": "\\ud83d", "truncated": false, "usage": null}',
-    '{"text": "Yes.", "truncated": 1, "usage": null}',
-    '{"text": "Yes.", "truncated": false, "usage": []}',
-    '{"text": "Yes.", "truncated": false, "usage": {"tokens": 1}}',
-    '{"text": "Yes.", "truncated": false, "usage": {"completion_tokens": 1e999}}',
-    '{"text": "Yes.", "truncated": false, "usage": {"completion_tokens": ' + "9" * 5000 + "}}",
-    "[" * 100_000,
-    '{"text": "cut off',
-    "x" * MOST_ROW_BYTES,
-    None,
-    10**12,
-    b"\xff\xfe",
-]
-
-
-@pytest.mark.parametrize("reply", DAMAGED, ids=range(len(DAMAGED)))
-@pytest.mark.parametrize(
-    "change",
-    ["UPDATE replies SET reply = CAST(? AS TEXT)", "UPDATE replies SET reply = CAST(? AS BLOB)"],
-)
-def test_a_damaged_row_counts_as_absent_and_its_call_is_made_anew_once(
-    server: EmbeddedServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    reply: Any,
-    change: str,
-) -> None:
-    calls = [ask("one"), ask("two")]
-    said = []
-    for asked, notes in ((2, 0), (2, 1), (0, 0)):
-        server.reset_stats()
-        with log(tmp_path) as kept, Dispatcher([server.host]) as dispatcher:
-            dispatcher.keep_in(kept)
-            said.append([dispatcher.generate(call).text for call in calls])
-            assert kept.totals()["completion_tokens"] == 128
-        assert server.stats()["calls"] == asked
-        noted = capsys.readouterr().err
-        assert (noted.count("cannot be read"), noted.count("\n")) == (notes, notes)
-        if asked and not notes:
-            sql(tmp_path / "replies.sqlite", change, reply)
-    assert said[0] == said[1] == said[2]
-
-
-@pytest.mark.parametrize(
-    "row", ["{}", "[]", "5", '["1"]', "[[1.0]]", "[NaN]", "[1e300]", "[" * 10**5]
-)
-def test_a_damaged_embedding_is_asked_for_anew(
-    simulator: EmbeddedServer, tmp_path: Path, row: str
+@pytest.mark.parametrize("reply", ["", "[]", '{"text": 5}', "[" * 100_000, b"\xff\xfe"])
+def test_a_reply_that_is_damaged_is_one_clear_error(
+    simulator: EmbeddedServer, tmp_path: Path, reply: Any
 ) -> None:
     with log(tmp_path) as kept, Dispatcher([simulator.host]) as dispatcher:
         dispatcher.keep_in(kept)
-        kept.write(embed_question("sim-embed", "a cat"), CallOutcome(reply=row))
-        rows = dispatcher.embed("sim-embed", ["a cat", "a dog"])
-        assert np.array_equal(dispatcher.embed("sim-embed", ["a cat", "a dog"]), rows)
+        dispatcher.generate(ask())
+    sql(tmp_path / "replies.sqlite", "UPDATE replies SET reply = ?", reply)
+    with log(tmp_path) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        with pytest.raises(ReplyLogError, match="reply that cannot be read"):
+            dispatcher.generate(ask())
 
 
-TRIGGER = """
-CREATE TRIGGER t AFTER INSERT ON replies BEGIN
-    WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x FROM c) SELECT max(x) FROM c;
-END
-"""
-SCHEMAS: dict[str, tuple[str, ...]] = {
-    "a trigger": (TRIGGER,),
-    "a trigger in other letters": (
-        "INSERT INTO sqlite_master VALUES ('Trigger', 't', 'replies', 0, ?)",
-        TRIGGER.strip(),
-    ),
-    "a view": ("CREATE VIEW v AS SELECT * FROM replies",),
-    "a further table": ("CREATE TABLE v (x)",),
-    "an index of an expression": ("CREATE INDEX i ON replies (abs(attempts))",),
-    "a generated column": (
+SCHEMAS: list[tuple[str, ...]] = [
+    ("CREATE TRIGGER t AFTER INSERT ON replies BEGIN DELETE FROM replies; END",),
+    ("CREATE VIEW v AS SELECT * FROM replies",),
+    (
         "UPDATE sqlite_master SET sql = replace(sql, 'at_s REAL', ?) WHERE type = 'table'",
         "at_s REAL, big AS (replace(hex(zeroblob(300000)), '0', reply))",
     ),
-    "a default": ("UPDATE sqlite_master SET sql = replace(sql, 'REAL', 'REAL DEFAULT 1')",),
-    "other letters": ("UPDATE sqlite_master SET sql = replace(sql, 'CREATE', 'create')",),
-    "the schema as its table": ("UPDATE sqlite_master SET rootpage = 1",),
-    "no index": ("DELETE FROM sqlite_master WHERE type = 'index'",),
-    "a hundred thousand views": (
-        """
-        INSERT INTO sqlite_master
-        WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000)
-        SELECT 'view', 'v' || x, 'v' || x, 0, 'CREATE VIEW v' || x || ' AS SELECT 1' FROM c
-        """,
-    ),
-    "a long statement": (
-        "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 0, ? || hex(zeroblob(10000000)))",
-        "CREATE VIEW v AS SELECT 1 --",
-    ),
-}
+    ("DELETE FROM sqlite_master WHERE type = 'index'",),
+]
 
 
 def refused(path: Path) -> list[str]:
@@ -440,7 +363,7 @@ def refused(path: Path) -> list[str]:
     return errors
 
 
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_file_whose_schema_is_not_ours_is_refused_and_stays_as_it_is(
     tmp_path: Path, schema: tuple[str, ...]
 ) -> None:
@@ -450,35 +373,6 @@ def test_a_file_whose_schema_is_not_ours_is_refused_and_stays_as_it_is(
     before = path.read_bytes()
     refused(path)
     assert path.read_bytes() == before
-
-
-def name_a_file(journal: Path) -> None:
-    """Make a rollback journal that names a file, which SQLite would delete after the rollback."""
-    magic, name = bytes.fromhex("d9d505f920a163d7"), bytes(journal.with_name("mine.txt"))
-    header = magic + struct.pack(">5I", 0, 1, 3, 512, 4096)
-    end = struct.pack(">I", 2**18 + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
-    journal.write_bytes(header.ljust(512, b"\0") + end)
-
-
-@pytest.mark.parametrize(
-    ("make", "suffix"),
-    [
-        (Path.mkdir, ""),
-        (os.mkfifo, ""),
-        (os.mkfifo, "-wal"),
-        (os.mkfifo, "-journal"),
-        (name_a_file, "-journal"),
-    ],
-)
-def test_what_is_no_file_of_ours_is_refused_and_touches_no_other(
-    tmp_path: Path, make: Callable[[Path], None], suffix: str
-) -> None:
-    (tmp_path / "mine.txt").write_text("a file of the user's")
-    if suffix:
-        log(tmp_path).close()
-    make(tmp_path / f"replies.sqlite{suffix}")
-    refused(tmp_path / "replies.sqlite")
-    assert (tmp_path / "mine.txt").exists()
 
 
 def test_the_error_says_what_to_do(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,6 @@ from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
 from ollama_utils.errors import UnknownEncoderError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.sentence_encoder import MiniLMEncoder, TorchEncoder
-from simulator.process import EmbeddedServer
-from tests.runs import PASSES, WORLD, summary, train
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +46,7 @@ def alone(minilm: Encoder) -> dict[str, NDArray[np.float32]]:
     return {text: minilm.encode([text])[0] for text in TEXTS}
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     lanes=st.lists(st.lists(st.sampled_from(TEXTS), max_size=4), max_size=8),
     workers=st.integers(1, 8),
@@ -96,25 +93,11 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_every_process_gets_the_same_bits_without_torch_and_a_fork_does_not_hang(
-    sentence_encoder: MiniLMEncoder, tmp_path: Path
+    sentence_encoder: MiniLMEncoder,
 ) -> None:
-    """The first process converts the model, the second finds it."""
-    environment = os.environ | {"HF_ASSETS_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
-    for _ in range(2):
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)  # noqa: S603 - our own interpreter and code
-        assert done.stdout.split() == [sentence_encoder.encode(["rain"]).tobytes().hex(), "False"]
-
-
-def test_weights_that_cannot_be_kept_are_an_error_that_says_where_they_were_to_be(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "file").touch()
-    environment = os.environ | {"HF_ASSETS_CACHE": str(tmp_path / "file")}
-    command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)  # noqa: S603 - likewise
-    assert "UnknownEncoderError" in done.stderr
-    assert "HF_ASSETS_CACHE" in done.stderr.splitlines()[-1]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own interpreter and code
+    assert done.stdout.split() == [sentence_encoder.encode(["rain"]).tobytes().hex(), "False"]
 
 
 def test_meaning_counts_also_at_the_end_of_a_long_text(minilm: Encoder) -> None:
@@ -139,16 +122,3 @@ def test_a_folder_or_name_without_a_model_is_an_error_in_one_line(tmp_path: Path
         with pytest.raises(UnknownEncoderError, match=words) as caught:
             make_encoder(name)
         assert "\n" not in str(caught.value)
-
-
-def test_with_a_sentence_encoder_lanes_change_nothing_in_a_run(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    shape = ("--num-processes", "6", "--num-steps", "2", "--num-env-steps", "24")
-    named = (*WORLD[:4], *shape, *PASSES, "--encoder", "all-MiniLM-L6-v2")
-    runs = []
-    for way in ("--no-batching", "--use-batching"):
-        assert train(simulator.host, tmp_path / way, *named, way) == 0
-        runs.append(summary(tmp_path / way))
-    assert runs[0]["transitions_sha256"] == runs[1]["transitions_sha256"]
-    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]

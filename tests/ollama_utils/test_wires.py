@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ollama_utils.errors import BadRequestError, ModelMissingError
+from ollama_utils.errors import BadRequestError
 from ollama_utils.ollama import OllamaClient
 from ollama_utils.openai import OpenAIClient
 from ollama_utils.types import Call, short_name
@@ -108,19 +108,6 @@ def test_models_and_slots_are_known_as_far_as_a_server_says(
             with closing(OpenAIClient(f"openai:{other.host}")) as client:
                 assert client.slots() is None
     assert [short_name(name) for name in ("x", "x:latest", "x:7b")] == ["x", "x", "x:7b"]
-
-
-@pytest.mark.parametrize("wire", WIRES)
-def test_a_missing_model_is_named_with_what_to_do(server: EmbeddedServer, wire: str) -> None:
-    do = "run 'ollama pull nobody:7b'" if wire == "ollama" else "name one that its /models lists"
-    with closing(client_of(wire, server.host)) as client:
-        for ask in (
-            lambda: client.generate(Call(model="nobody:7b", prompt="p")),
-            lambda: client.embed("nobody:7b", ["text"]),
-        ):
-            with pytest.raises(ModelMissingError, match=f"'nobody:7b' .*{do}") as caught:
-                ask()
-            assert not caught.value.retryable
 
 
 def sent(wire: str, *calls: Call) -> list[dict[str, Any]]:

@@ -27,16 +27,6 @@ def stopped_after(
     return None
 
 
-def test_more_than_the_share_of_a_whole_window_stops_the_run() -> None:
-    assert stopped_after([[BAD], [BAD], [GOOD]] * 100) == 40
-    assert stopped_after([[BAD], [GOOD], [GOOD]] * 100) is None
-    assert stopped_after([[BAD]] * 200, most=1.0) is None
-
-
-def test_failures_that_end_last_as_they_were_tried_again_stop_nothing() -> None:
-    assert stopped_after(3 * ([[GOOD]] * 170 + [[BAD]] * 10)) is None
-
-
 @given(
     st.lists(st.lists(st.sampled_from([GOOD, BAD]), max_size=90), max_size=20), st.integers(1, 60)
 )

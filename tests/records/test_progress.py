@@ -93,44 +93,25 @@ def on_a_terminal(
     return process.wait(), screen
 
 
-def test_on_a_terminal_lines_stay_put_and_are_gone_at_the_end(
+def test_on_a_terminal_lines_stay_put_and_after_ctrl_c_only_how_to_go_on_is_left(
     tmp_path: Path,
 ) -> None:
     seen: list[list[int]] = []
 
-    def look(_process: subprocess.Popen[bytes], screen: Screen) -> None:
-        seen.append(screen.rows("evaluations ━") + screen.rows("calls/s ·"))
-
-    models = ("--models", "sim-solver,sim-solver-large", "--ollama-host", "embedded")
-    slow = ("--time-scale", "0.05", "--run-dir", str(tmp_path / "run"))
-    code, screen = on_a_terminal(("select", *models, *slow), look)
-    assert code == 0
-    shown = [rows for rows in seen if rows]
-    assert shown
-    assert all(
-        len(rows) <= 3 and max(rows) - min(rows) <= 3 for rows in shown
-    )  # one bar, one line of calls
-    assert screen.rows("━") == screen.rows("calls/s ·") == []
-    assert screen.rows("sim-solver-large")
-    assert screen.cursor_is_shown
-
-
-def test_after_ctrl_c_nothing_is_left_but_how_to_go_on(tmp_path: Path) -> None:
-    sent: list[int] = []
-
     def look(process: subprocess.Popen[bytes], screen: Screen) -> None:
-        if screen.rows("generations ━") and screen.rows("calls/s ·") and not sent:
-            sent.append(signal.SIGINT)
-            process.send_signal(signal.SIGINT)
+        shown = screen.rows("generations ━") + screen.rows("calls/s ·")
+        if len(shown) > 1:
+            seen.append(shown)
+            if len(seen) == 3:
+                process.send_signal(signal.SIGINT)
 
     slow = ("--ollama-host", "embedded", "--time-scale", "1", "--run-dir", str(tmp_path / "run"))
     code, screen = on_a_terminal(("evolve", *slow), look)
     assert code == 130
+    assert all(max(rows) - min(rows) <= 3 for rows in seen)
     assert screen.rows("━") == screen.rows("calls/s ·") == []
-    (hint,), (error,) = (
-        screen.rows("to go on: mutagym evolve --resume"),
-        screen.rows("mutagym: stopped by SIGINT"),
-    )
+    (hint,) = screen.rows("to go on: mutagym evolve --resume")
+    (error,) = screen.rows("mutagym: stopped by SIGINT")
     assert hint < error == max(row for row, line in screen.lines.items() if line.strip())
     assert screen.cursor_is_shown
 
@@ -164,31 +145,6 @@ def test_elsewhere_a_line_is_printed_first_last_and_once_a_minute(
             "10 of 10",
         )
     ]
-
-
-def test_what_a_resumed_run_repeats_says_nothing_of_the_pace(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    clock = Clock()
-    display = ProgressDisplay(clock=clock)
-    display.begin("steps", 100)
-    for clock.now_s, done in ((0, 0), (1, 40), (2, 80)):
-        display.update(done)
-    display.restart_pace()
-    for clock.now_s, done in ((62, 81), (122, 82)):
-        display.update(done)
-    assert capsys.readouterr().err.splitlines()[-1] == "steps: 82 of 100, about 18 min left"
-
-
-def test_the_pace_is_that_of_the_last_minutes() -> None:
-    clock = Clock()
-    display = ProgressDisplay(clock=clock)
-    display.begin("steps", 10_000)
-    assert display.per_s is None
-    for second in range(2000):
-        clock.now_s = second
-        display.update(second if second < 1000 else 1000 + 5 * (second - 1000))
-    assert display.per_s == pytest.approx(5)
 
 
 def test_numbers_are_as_precise_as_they_are_sure() -> None:

@@ -18,9 +18,8 @@ from cli.evolve import EvolveConfig
 from cli.main import execute
 from cli.optimize import OptimizeConfig
 from evaluation.config import EvalConfig
-from records.errors import UserError
 from records.run_folder import RunFolder
-from records.settings import as_texts, as_words, flags_of, read_toml, resolved
+from records.settings import as_texts, as_words, flags_of, resolved
 from search.selection import SelectConfig
 from train.config import TrainConfig
 
@@ -57,7 +56,7 @@ FLAGS = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.fixed_dictionaries({}, optional=FLAGS))
 def test_flags_written_as_toml_read_back_as_the_same_flags(
     tmp_path_factory: pytest.TempPathFactory, flags: dict[str, Any]
@@ -84,7 +83,9 @@ def numbers(config: type) -> Iterator[tuple[str, str]]:
             yield from numbers(hint)
         elif field.name in names and {int, float} & {hint, *get_args(hint)}:
             is_whole = int in {hint, *get_args(hint)}
-            yield from ((names[field.name], odd) for odd in ["nan", "inf", *["4.5"] * is_whole])
+            yield from (
+                (names[field.name], odd) for odd in (["4.5"] if is_whole else ["nan", "inf"])
+            )
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -137,9 +138,4 @@ def test_the_first_line_says_what_code_and_hosts_a_file_brings(
     path.write_text(f'queries = "{tmp_path}/none.csv"\nlr = 0.5\n')
     assert execute(["train", "--config", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("mutagym: there is no regular file")
-
-
-def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"mine\.toml' cannot be read: No such file"):
-        read_toml(tmp_path / "mine.toml")
+    assert line.startswith("mutagym: --queries: there is no regular file")

@@ -15,7 +15,7 @@ import socket
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -36,23 +36,13 @@ from simulator.process import EmbeddedServer
 from train import load_policy
 from train.config import TrainConfig
 
+Capture = pytest.CaptureFixture[str]
 QUERY = "How do I kill a stuck process?"
 CODE = """
 import pathlib
 pathlib.Path({canary!r}).touch()
-from mutators.registry import by_rule
-
-@by_rule
-def shout(query, earlier, seed):
-    'Say it louder.'
-    return query.upper()
-
 def f(*args):
     return 1.0
-
-class P:
-    def step(self, view):
-        return 0
 """
 
 
@@ -75,6 +65,13 @@ class Trap:
     def _notice(self) -> None:
         with self.file.open("w"):
             self._opened.set()
+
+    def fill(self, value: object) -> Any:
+        """The value with the places of the trap in it."""
+        text = json.dumps(value)
+        for name, place in (("{code}", self.code), ("{file}", self.file), ("{host}", self.host)):
+            text = text.replace(name, str(place))
+        return json.loads(text)
 
     def check(self) -> None:
         """Nothing of it was done."""
@@ -134,10 +131,11 @@ def change(folder: Path, key: str, value: object) -> None:
     config.write_text("\n".join([*kept, f"{key} = {json.dumps(value)}", ""]))
 
 
+FEW = ("--episodes", "2", "--fit-calls", "70")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("train", "--resume", "RUN", "--ollama-host", "HOST"),
-    "eval -p": ("eval", "-p", "RUN", "--ollama-host", "HOST", "--episodes", "2"),
-    "eval -m": ("eval", "-p", "noop", "-m", "RUN", "--ollama-host", "HOST", "--episodes", "2"),
+    "eval -p": ("eval", "-p", "RUN", "--ollama-host", "HOST", *FEW),
+    "eval -m": ("eval", "-p", "noop", "-m", "RUN", "--ollama-host", "HOST", *FEW),
     "ask": ("ask", "--policy", "RUN", "--ollama-host", "HOST", QUERY),
     "proxy": ("proxy", "RUN", "--ollama-host", "HOST"),
     "replay": ("replay", "RUN"),
@@ -148,7 +146,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def attack(
-    trap: Trap, run: Path, host: str, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+    trap: Trap, run: Path, host: str, capsys: Capture, command: tuple[str, ...]
 ) -> tuple[int, str]:
     """Run a command on a run that is an attack; its exit code and its last line on stderr."""
     capsys.readouterr()
@@ -163,132 +161,100 @@ def attack(
 
 # --- what config.toml names ---------------------------------------------------
 
-READS_ALL = ("train", "eval -p", "eval -m", "ask", "replay")
-SETTINGS: list[tuple[str, object, str, tuple[str, ...]]] = [
-    ("mutators", ["noop", "{code}:shout"], "code", (*READS_ALL, "proxy")),
-    ("encoder", "{folder}", "code", (*READS_ALL, "proxy")),
-    ("reward", "{code}:f", "code", READS_ALL),
-    ("reward", "{folder}", "code", READS_ALL),
-    ("judge-rubric", "{file}", "files", READS_ALL),
-    ("world", "{file}", "files", ("train", "eval -p", "ask", "proxy")),
-    ("faults", "{file}", "files", ("train", "ask")),
-    ("judge-accuracy", "{file}", "files", ("train",)),
-    ("ray-address", "{host}", "hosts", ("train",)),
-    ("cache", "{folder}", "files", ("train",)),
-    ("json", "{file}", "files", ("train",)),
-    ("run-dir", "{folder}", "files", ("train",)),
-]
+SETTINGS: Mapping[str, object] = {
+    "mutators": ["noop", "{code}:shout"],
+    "encoder": "{code}",
+    "reward": "{code}:f",
+    "judge-rubric": "{file}",
+    "world": "{file}",
+    "faults": "{file}",
+    "judge-accuracy": "{file}",
+    "ray-address": "{host}",
+    "cache": "{file}",
+    "json": "{file}",
+}
+OF_POLICY = ("mutators", "encoder", "world")
+OF_MISSION = ("mutators", "encoder", "reward", "judge-rubric")
+READ: Mapping[str, tuple[str, ...]] = {
+    "train": tuple(SETTINGS),
+    "eval -p": (*OF_MISSION, "world"),
+    "eval -m": OF_MISSION,
+    "ask": (*OF_MISSION, "world", "faults"),
+    "proxy": OF_POLICY,
+    "replay": OF_MISSION,
+}
+"""What each command takes over from a training."""
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "kind", "command"),
-    [(key, value, kind, each) for key, value, kind, commands in SETTINGS for each in commands],
-)
+@pytest.mark.parametrize("command", READ)
 def test_what_a_training_names_is_not_used(
-    trap: Trap,
-    theirs: Path,
-    simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    key: str,
-    value: object,
-    kind: str,
-    command: str,
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, command: str
 ) -> None:
-    (theirs.parent / "folder").mkdir()
-    places = {"{code}": trap.code, "{file}": trap.file, "{host}": trap.host}
-    places["{folder}"] = theirs.parent / "folder"
-    text = json.dumps(value)
-    for name, place in places.items():
-        text = text.replace(name, str(place))
-    change(theirs, key, json.loads(text))
+    for key in READ[command]:
+        change(theirs, key, trap.fill(SETTINGS[key]))
     code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
-    assert (code, f"names {kind} (--{key} " in line) == (2, True)
+    assert code == 2
+    assert all(f"--{key} " in line for key in READ[command]), line
     assert "name each by a flag of your own" in line
 
 
-@pytest.mark.parametrize("scheme", ["", "http://", "openai:http://"])
 @pytest.mark.parametrize("command", ["train", "eval -p", "ask", "proxy"])
 def test_no_host_that_a_run_names_is_called_and_none_stands_in_for_it(
-    trap: Trap, theirs: Path, capsys: pytest.CaptureFixture[str], command: str, scheme: str
+    trap: Trap, theirs: Path, capsys: Capture, command: str
 ) -> None:
-    change(theirs, "ollama-host", [f"{scheme}{trap.host}"])
     bare = tuple(part for part in COMMANDS[command] if part not in {"--ollama-host", "HOST"})
-    code, line = attack(trap, theirs, "", capsys, bare)
-    assert (code, f"hosts (--ollama-host {scheme}{trap.host})" in line) == (2, True)
+    for scheme in ("http://", "openai:http://"):
+        change(theirs, "ollama-host", [f"{scheme}{trap.host}"])
+        code, line = attack(trap, theirs, "", capsys, bare)
+        assert (code, f"hosts (--ollama-host {scheme}{trap.host})" in line) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["train", "eval -p", "eval -m", "ask", "replay"])
 def test_the_queries_of_a_run_are_those_in_its_folder(
-    trap: Trap,
-    theirs: Path,
-    simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, command: str
 ) -> None:
     change(theirs, "queries", str(trap.file))
     change(theirs, "prompt-column", "there is none")
-    for key in ("num-env-steps", "num-steps") if command == "train" else ():
-        change(theirs, key, 256 if key == "num-env-steps" else 32)
+    if command == "train":
+        change(theirs, "num-env-steps", 256)
     code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
     assert code == 0, line
 
 
-SEARCHES: list[tuple[str, str, object]] = [
-    ("evolve", "scorer", "{code}:f"),
-    ("evolve", "task", "{file}"),
-    ("evolve", "seed-prompt", ["{file}"]),
-    ("evolve", "ollama-host", ["http://{host}"]),
-    ("select", "evaluate", "{code}:f"),
-    ("select", "mutators", ["{code}:shout"]),
-    ("select", "prompts", ["{file}"]),
-    ("optimize", "encoder", "{code}"),
-    ("optimize", "seed-prompt", ["{file}"]),
-    ("eval", "policy", ["class={code}:P"]),
-    ("eval", "policy", ["{file}"]),
-    ("eval", "baselines", ["class={code}:P"]),
-    ("eval", "faults", "{file}"),
+SEARCHES: list[tuple[str, dict[str, object]]] = [
+    ("evolve", {"scorer": "{code}:f", "task": "{file}", "seed-prompt": ["{file}"]}),
+    ("select", {"evaluate": "{code}:f", "mutators": ["{code}:shout"], "prompts": ["{file}"]}),
+    ("optimize", {"encoder": "{code}", "ollama-host": ["http://{host}"]}),
+    ("eval", {"policy": ["class={code}:P"], "baselines": ["{file}"], "faults": "{file}"}),
 ]
 
 
-@pytest.mark.parametrize(("command", "key", "value"), SEARCHES)
+@pytest.mark.parametrize(("command", "settings"), SEARCHES)
 def test_what_another_run_names_is_not_used(
-    trap: Trap,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    key: str,
-    value: object,
+    trap: Trap, tmp_path: Path, capsys: Capture, command: str, settings: dict[str, object]
 ) -> None:
-    text = json.dumps(value).replace("{code}", str(trap.code)).replace("{file}", str(trap.file))
-    change(tmp_path / "theirs", key, json.loads(text.replace("{host}", trap.host)))
+    for key, value in settings.items():
+        change(tmp_path / "theirs", key, trap.fill(value))
     code, line = attack(trap, tmp_path / "theirs", "", capsys, (command, "--resume", "RUN"))
-    assert (code, f"(--{key} " in line) == (2, True)
+    assert code == 2
+    assert all(f"--{key} " in line for key in settings), line
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("mutators", ["{code}:shout"]), ("reward", "{code}:f"), ("judge-rubric", "{file}")],
-)
 def test_what_the_missions_of_an_evaluation_name_is_not_used(
-    trap: Trap,
-    their_evaluation: Path,
-    simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    key: str,
-    value: object,
+    trap: Trap, their_evaluation: Path, simulator: EmbeddedServer, capsys: Capture
 ) -> None:
     path = their_evaluation / "missions.json"
-    text = json.dumps(value).replace("{code}", str(trap.code)).replace("{file}", str(trap.file))
+    own = {key: trap.fill(SETTINGS[key]) for key in ("mutators", "reward", "judge-rubric")}
+    own["queries"] = str(trap.file)
     missions = json.loads(path.read_text())
-    for mission in missions.values():
-        mission |= {key: json.loads(text), "queries": str(trap.file)}
-    path.write_text(json.dumps(missions))
-    for place in ("guard-queries", "queries"):
-        change(their_evaluation, place, str(trap.file))
+    path.write_text(json.dumps({name: mission | own for name, mission in missions.items()}))
+    for key in ("guard-queries", "queries"):
+        change(their_evaluation, key, str(trap.file))
     change(their_evaluation, "mission", [str(trap.file)])
     command = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
     code, line = attack(trap, their_evaluation, simulator.host, capsys, command)
-    assert (code, f"(--{key} " in line) == (2, True)
+    assert code == 2
+    assert all(f"--{key} " in line for key in ("mutators", "reward", "judge-rubric")), line
 
 
 # --- what its files hold ------------------------------------------------------
@@ -320,19 +286,17 @@ def huge_header(run: Path, _trap: Trap) -> None:
 
 
 def triggers(run: Path, trap: Trap) -> None:
-    with sqlite3.connect(run / "replies.sqlite") as database:
+    with contextlib.closing(sqlite3.connect(run / "replies.sqlite")) as database, database:
         database.execute(
             "CREATE TRIGGER evil AFTER INSERT ON replies BEGIN "
             f"SELECT writefile('{trap.canary}', 'x'), load_extension('{trap.code}'); END"
         )
-    database.close()
 
 
 def brackets(name: str) -> Callable[[Path, Trap], None]:
     def replace(run: Path, _trap: Trap) -> None:
         (run / name).write_text("[" * 10**5)
 
-    replace.__name__ = f"brackets in {name}"
     return replace
 
 
@@ -341,7 +305,6 @@ def link(name: str) -> Callable[[Path, Trap], None]:
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(trap.file)
 
-    replace.__name__ = f"link {name}"
     return replace
 
 
@@ -350,44 +313,34 @@ def pipe(name: str) -> Callable[[Path, Trap], None]:
         (run / name).unlink()
         os.mkfifo(run / name)
 
-    replace.__name__ = f"pipe {name}"
     return replace
 
 
-POLICY = ("eval -p", "ask", "proxy")
-FILES_OF_ALL = ("train", "eval -p", "ask", "replay", "rescore", "report")
-FILES_THAT_ATTACK: list[tuple[Callable[[Path, Trap], None], tuple[str, ...]]] = [
-    (pickled_checkpoint, ("train", "replay")),
-    (pickled_weights, (*POLICY, "replay")),
-    (huge_header, (*POLICY, "replay")),
-    (triggers, ("train", "replay", "report")),
-    (brackets("queries.json"), FILES_OF_ALL),
-    (brackets("config.toml"), FILES_OF_ALL),
-    (brackets("parts.json"), ("train", "replay")),
-    *((link(name), FILES_OF_ALL) for name in ("transitions.jsonl", "queries.json", "config.toml")),
-    *((link(name), ("train", "replay")) for name in ("checkpoints/last.pt", "replies.sqlite")),
-    (link("policy.safetensors"), (*POLICY, "replay")),
-    (link("report.html"), ("report",)),
-    (pipe("replies.sqlite"), FILES_OF_ALL),
-    (pipe("config.toml"), FILES_OF_ALL),
-    (pipe("summary.json"), ("rescore", "report", "replay")),
-]
+EACH = ("train", "eval -p", "replay", "rescore", "report")
+FILES_THAT_ATTACK: Mapping[str, tuple[Callable[[Path, Trap], None], tuple[str, ...]]] = {
+    "pickled checkpoint": (pickled_checkpoint, ("train", "replay")),
+    "pickled weights": (pickled_weights, ("ask", "replay")),
+    "huge header": (huge_header, ("ask", "replay")),
+    "triggers": (triggers, ("train", "replay", "report")),
+    "brackets in queries": (brackets("queries.json"), EACH),
+    "brackets in parts": (brackets("parts.json"), ("train", "replay")),
+    "link for transitions": (link("transitions.jsonl"), EACH),
+    "link for checkpoint": (link("checkpoints/last.pt"), ("train", "replay")),
+    "link for page": (link("report.html"), ("report",)),
+    "pipe for replies": (pipe("replies.sqlite"), EACH),
+    "pipe for config": (pipe("config.toml"), ("ask",)),
+    "pipe for summary": (pipe("summary.json"), ("rescore", "report", "replay")),
+}
 
 
 @pytest.mark.parametrize(
-    ("spoil", "command"),
-    [(spoil, command) for spoil, commands in FILES_THAT_ATTACK for command in commands],
-    ids=lambda part: getattr(part, "__name__", part),
+    ("name", "command"),
+    [(name, command) for name, (_, commands) in FILES_THAT_ATTACK.items() for command in commands],
 )
 def test_a_file_of_a_run_is_read_as_data_or_refused_in_one_line(
-    trap: Trap,
-    theirs: Path,
-    simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path, Trap], None],
-    command: str,
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, name: str, command: str
 ) -> None:
-    spoil(theirs, trap)
+    FILES_THAT_ATTACK[name][0](theirs, trap)
     attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
     with contextlib.suppress(UserError):
         load_policy(theirs).choose(QUERY)
@@ -397,10 +350,7 @@ def test_a_file_of_a_run_is_read_as_data_or_refused_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("queries.json", "["),
         ("queries.json", '{"sets": [{"train": 1}], "missions": {"small": 0}}'),
-        ("queries.json", '{"sets": [], "missions": {"small": 7}}'),
-        ("missions.json", "{}"),
         ("missions.json", '{"small": 1}'),
         ("missions.json", '{"small": {"where": {"a": 1}}}'),
         ("missions.json", '{"small": {"there-is-none": "x"}}'),
@@ -410,7 +360,7 @@ def test_a_damaged_copy_of_an_evaluation_is_one_line(
     trap: Trap,
     their_evaluation: Path,
     simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     name: str,
     content: str,
 ) -> None:
@@ -430,20 +380,11 @@ def test_an_encoder_that_a_run_names_is_not_loaded_by_its_word(trap: Trap, their
     trap.check()
 
 
-def test_a_folder_called_as_something_of_ours_is_not_taken_for_it(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("hashing", "refusal", "noop"):
-        Path(name).mkdir()
-    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS["ask"])
-    assert code == 0, line
-
-
 # --- what the user names, or trusts -------------------------------------------
 
 
 def test_what_is_named_again_is_used_and_with_trust_the_first_line_says_what(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture
 ) -> None:
     change(theirs, "reward", f"{trap.code}:f")
     asked = ("ask", "--policy", theirs, QUERY)
@@ -464,7 +405,7 @@ def test_ollama_host_is_called_in_place_of_a_runs_host(
     trap: Trap,
     theirs: Path,
     simulator: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     change(theirs, "ollama-host", [trap.host])
@@ -473,9 +414,7 @@ def test_ollama_host_is_called_in_place_of_a_runs_host(
     assert say("ask", "--policy", theirs, QUERY) == 0
     note = f"note: OLLAMA_HOST is called, not the hosts of the run '{theirs}'"
     assert note in capsys.readouterr().err.splitlines()
-    change(theirs, "judge-rubric", str(trap.file))
-    code, line = attack(trap, theirs, "", capsys, ("ask", "--policy", "RUN", QUERY))
-    assert (code, "names files (--judge-rubric " in line) == (2, True)
+    trap.check()
 
 
 @pytest.mark.parametrize("again", ["--reward", "-m"])
@@ -497,16 +436,13 @@ def test_the_code_of_a_mission_is_used_where_a_flag_or_a_file_of_ones_own_says_t
     assert say(*resumed, *(named or ("-m", mission))) == 0
 
 
-def test_trust_is_a_flag_for_a_run_alone(
-    trap: Trap, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trust_is_a_flag_for_a_run_alone(trap: Trap, tmp_path: Path, capsys: Capture) -> None:
     change(tmp_path / "theirs", "scorer", f"{trap.code}:f")
     change(tmp_path / "theirs", "trust-run", value=True)
     code, line = attack(trap, tmp_path / "theirs", "", capsys, ("evolve", "--resume", "RUN"))
     assert (code, "rust-run" in line) == (2, True)
-    for command in ("train", "judge"):
-        assert say(command, "--trust-run") == 2
-        assert "none is named" in capsys.readouterr().err
+    assert say("train", "--trust-run") == 2
+    assert "none is named" in capsys.readouterr().err
 
 
 # --- the table ----------------------------------------------------------------
@@ -518,21 +454,14 @@ def test_trust_is_a_flag_for_a_run_alone(
         ("mutators", "mine:shout", "code"),
         ("encoder", "someone/a-model", "code"),
         ("encoder", "hashing/../there", "code"),
-        ("encoder", "hashing ", "code"),
         ("encoder", "all-MiniLM-L6-v2\n", "code"),
-        ("encoder", "ollama:nomic-embed-text", None),
-        ("reward", " judge", "code"),
-        ("policy", "linucb,proportion=0.5", None),
         ("policy", "llm:hf.co/some/model", None),
         ("policy", "class=os.system", "code"),
-        ("baselines", "cascade", None),
         ("policy", "run=there", "files"),
-        ("ollama-host", " embedded", "hosts"),
         ("ollama-host", "", "hosts"),
         ("ollama-host", "smollm2", None),
         ("seed-prompt", "Answer in one word.", None),
         ("seed-prompt", "notes.txt", "files"),
-        ("seed-prompt", __file__, "files"),
         ("queries", "5", "files"),
         ("lr", "0.5", None),
         ("target-system", "You are /etc/passwd.", None),
@@ -563,6 +492,5 @@ def takes_text(hint: Any) -> bool:
 def test_every_flag_that_takes_a_text_is_in_the_table_and_no_default_is_code(config: type) -> None:
     known = DATA | FILES | SAFE_VALUES.keys() | {"seed-prompt"}
     assert {flag for flag, hint in flags(config) if takes_text(hint)} <= known
-    assert (
-        untrusted_flags({flag: as_texts(value) for flag, value in resolved(config()).items()}) == ""
-    )
+    defaults = {flag: as_texts(value) for flag, value in resolved(config()).items()}
+    assert untrusted_flags(defaults) == ""

@@ -1,4 +1,4 @@
-"""Run folders for the tests of the report: small real runs, and copies with what a test is about."""
+"""Run folders for the tests of the report: small real runs, and copies that are changed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 from cli.main import execute
 
 COMMANDS = {
-    "train": "--seeds 2 --num-processes 2 --num-steps 8 --num-env-steps 48 --num-mini-batch 2 --ppo-epoch 1 "
-    "--encoder hashing:8 --mutators noop,shorten,add_politeness --where category=violence_words "
-    "--intent-threshold 0.1",
+    "train": "--seeds 2 --num-processes 2 --num-steps 8 --num-env-steps 48 --num-mini-batch 2 "
+    "--ppo-epoch 1 --encoder hashing:8 --mutators noop,shorten,add_politeness "
+    "--where category=violence_words --intent-threshold 0.1",
     "eval": "-p {folder}/train --episodes 4 --fit-calls 20 --save-transitions",
-    "evolve": "--population-size 4 --max-generations 2 --panel-size 6 --held-out 0.25 --elite-size 1",
+    "evolve": "--population-size 4 --max-generations 2 --panel-size 6 --held-out 0.25 "
+    "--elite-size 1",
     "select": "--models sim-solver-small,sim-solver-large --option n_initial=4",
-    "optimize": "--steps 12 --num-candidates 2 --update-interval 4 --batch-size 4 --encoder hashing:8 "
-    "--held-out 0.25",
+    "optimize": "--steps 12 --num-candidates 2 --update-interval 4 --batch-size 4 "
+    "--encoder hashing:8 --held-out 0.25",
 }
 Change = Callable[[int, dict[str, Any]], Mapping[str, Any]]
 
@@ -48,12 +49,10 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def changed(
-    run: Path, folder: Path, change: Change = lambda _number, line: line, times: int = 1
-) -> Path:
-    """A copy of a run, each of its transitions replaced; `change` is given its number and what it was."""
+def changed(run: Path, folder: Path, change: Change = lambda _number, line: line) -> Path:
+    """A copy of a run whose transitions are changed, each given its number and itself."""
     copy = Path(shutil.copytree(run, folder / run.name))
-    if lines := lines_of(run) * times:
+    if lines := lines_of(run):
         texts = [json.dumps(change(number, line)) + "\n" for number, line in enumerate(lines)]
         (copy / "transitions.jsonl").write_text("".join(texts))
     return copy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
 from statistics import fmean
 
@@ -22,7 +21,7 @@ from scorers.comparison import (
     queries_needed,
 )
 
-FEWER = settings(max_examples=30)
+FEWER = settings(max_examples=15)
 TRIALS = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=3)
 PAIRS = st.lists(st.tuples(TRIALS, TRIALS), min_size=1, max_size=30)
 Pairs = list[tuple[list[float], list[float]]]
@@ -64,12 +63,6 @@ def test_with_one_success_or_failure_each_the_test_is_mcnemars(
     assert compared(pairs).p_value == pytest.approx(expected, abs=0.01)
 
 
-def test_policies_that_never_differ_may_still_differ_on_other_queries() -> None:
-    few, many = (compared([([1], [1])] * n) for n in (10, 100))
-    assert few.p_value == many.p_value == 1
-    assert few.low < many.low < 0 < many.high < few.high
-
-
 def test_rare_and_large_differences_are_not_taken_for_none() -> None:
     """+.05 in most and -1.2 in 4 %: no difference on the mean, and often none of these is seen."""
     chance, alarms, held = np.random.default_rng(0), 0, 0
@@ -91,7 +84,7 @@ def test_a_query_without_trials_on_either_side_is_left_out_and_counted() -> None
 
 
 def test_under_five_seeds_there_is_a_difference_and_neither_interval_nor_test() -> None:
-    won, lost = [[1.0]] * 12, [[0.0]] * 12
+    won, lost = [(1, 1)] * 12, [(0, 1)] * 12
     few = compare_seeds([won, won], [lost])
     assert few.difference == 1
     assert math.isnan(few.low)
@@ -101,13 +94,6 @@ def test_under_five_seeds_there_is_a_difference_and_neither_interval_nor_test() 
     assert many.p_value < 0.05
 
 
-def test_a_seed_without_a_trial_of_a_query_does_there_as_the_others() -> None:
-    a: list[list[list[float]]] = [[[1.0], [1.0]], [[1.0], []], [[], []]]
-    found = compare_seeds(a, [[[0.0], [0.0]]])
-    assert found.difference == 1
-    assert math.isnan(compare_seeds([a[0], a[2]], [[[0.0], [0.0]]]).p_value)
-
-
 def test_the_calls_an_answer_takes_are_compared_by_their_totals() -> None:
     a, b = [[(2, 1), (4, 1), (10, 0)]], [[(3, 1), (4, 1), (5, 1)]]
     found = compare_ratios(a, b)
@@ -115,21 +101,6 @@ def test_the_calls_an_answer_takes_are_compared_by_their_totals() -> None:
     assert found.mean == pytest.approx(16 / 2 - 12 / 3)
     assert found.low < found.mean < found.high
     assert compare_ratios([[(2, 0)]], [[(2, 1)]]) is None
-
-
-def test_the_ratios_interval_holds_the_truth_where_few_queries_take_all_the_calls() -> None:
-    chance, held = np.random.default_rng(0), 0
-    for _ in range(200):
-        lost = chance.random((2, 40)) < 0.03
-        sides = [[(12, 0) if each else (2, 1) for each in side] for side in lost.tolist()]
-        found = compare_ratios([sides[0]], [sides[1]])
-        held += found is not None and found.low <= 0 <= found.high
-    assert held >= 186
-
-
-def test_holm_multiplies_the_smallest_by_how_many_there_are() -> None:
-    assert holm([0.03, 0.01, 0.04]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([]) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))
@@ -153,22 +124,3 @@ def test_so_many_queries_find_a_difference_about_as_often_as_asked() -> None:
             <= 0.05
         )
     assert 0.7 <= found / 200 <= 0.95
-
-
-def test_where_few_queries_differ_six_that_do_take_many() -> None:
-    assert queries_needed(0.9, deviation=0.0, differing=1.0) == 6
-    assert queries_needed(0.02, deviation=0.01, differing=0.02) > 300
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: compare([[1]], []), "expected the trials of the same queries"),
-        (lambda: holm([1.5]), "expected p-values from 0 to 1"),
-        (lambda: queries_needed(0, deviation=1, differing=1), "other than 0"),
-        (lambda: queries_needed(0.1, deviation=-1, differing=1), "expected deviation >= 0"),
-    ],
-)
-def test_what_cannot_be_is_one_clear_line(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make()

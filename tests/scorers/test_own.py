@@ -32,12 +32,6 @@ def odd(query, reply):
 
 def large(query, reply):
     return 7
-
-def alone(reply):
-    return 1.0
-
-async def later(query, reply):
-    return 1.0
 """
 
 
@@ -53,7 +47,7 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     folder.mkdir()
-    words = (
+    words = [
         "[PAD]",
         "[UNK]",
         "[CLS]",
@@ -65,7 +59,7 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
         "the",
         "park",
         ".",
-    )
+    ]
     (folder / "vocab.txt").write_text("\n".join(words))
     config = BertConfig(
         vocab_size=len(words),
@@ -112,11 +106,6 @@ def test_a_function_says_what_a_reply_is_worth(
     assert verdict.undetermined == (outcome == "answered" and not verdict.success)
 
 
-def test_whatever_a_function_says_a_lost_intent_earns_nothing(mine: str) -> None:
-    verdict = score(f"{mine}:by_words", "A walk.", similarity=0.0)
-    assert (verdict.reward, verdict.success) == (-0.05, False)
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -133,19 +122,6 @@ def test_a_function_that_fails_or_says_no_grade_is_the_users_error(
 ) -> None:
     with pytest.raises(UserError, match=said):
         score(f"{mine}:{name}", "A walk.")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("alone", r"expected a plain def \(query, reply\) -> a label or a score from 0 to 1"),
-        ("later", "is an async def"),
-        ("by_lenght", "has no reward 'by_lenght'; did you mean by_length"),
-    ],
-)
-def test_a_function_that_cannot_be_called_is_named_at_once(mine: str, name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        load_grader(f"{mine}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -179,9 +155,9 @@ def test_labels_without_a_known_meaning_are_an_error(
 
 
 def test_a_folder_that_holds_no_model_is_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"whose config\.json cannot be read"):
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         load_grader(str(tmp_path))
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="expected a classifier"):
         load_grader(str(tmp_path / "absent"))
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {0: "answered", 1: "refused"}}))
     with pytest.raises(UserError, match="cannot be read"):

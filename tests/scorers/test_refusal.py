@@ -8,19 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fit_refusal import Replies, f1, fit, own_parts, read_labelled, read_small, simulated
+from benchmarks.refusal import f1, own_parts, read_labelled, read_small, simulated
 from scorers.labels import REFUSAL_LABELS, RefusalLabel
-from scorers.refusal import declines, label_refusal, load_model
+from scorers.refusal import label_refusal, load_model
 from tests.tables import listed
 
 HELD_BACK = Path(__file__).parent / "data"
 """Replies in voices that no fit has seen: imitations, written before the errors on them were."""
-PEOPLES = Path(__file__).parents[2].parent / "shared" / "data" / "refusal_labels"
-PEOPLES_FLOORS = {
-    "xstest_llama2orig": 0.95,
-    "xstest_mistralguard": 0.92,
-    "xstest_mistralinstruct": 0.8,
-}
 FLOORS = {"told": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
 """`told` and `test`: a small model's replies to prompts and contexts that no fit has seen."""
 TABLE: list[tuple[RefusalLabel, str]] = [
@@ -63,15 +57,6 @@ TABLE: list[tuple[RefusalLabel, str]] = [
 ]
 
 
-@pytest.mark.parametrize("name", PEOPLES_FLOORS)
-def test_a_fit_to_two_models_replies_labels_a_thirds_as_people_do(name: str) -> None:
-    if not PEOPLES.is_dir():
-        pytest.skip("people's labels of XSTest's replies are no part of the project")
-    others = [read_labelled(PEOPLES / f"{other}.csv") for other in PEOPLES_FLOORS if other != name]
-    model = fit([*others, *own_parts()])
-    assert f1(model, read_labelled(PEOPLES / f"{name}.csv")) >= PEOPLES_FLOORS[name]
-
-
 @pytest.mark.parametrize("name", FLOORS)
 def test_what_no_fit_has_seen_is_labelled_as_a_reader_did(name: str) -> None:
     held_back = HELD_BACK / f"refusals_{name}.jsonl"
@@ -90,12 +75,6 @@ def test_a_reply_has_the_label_that_a_person_gives_it() -> None:
     assert not wrong, listed(wrong)
 
 
-def test_typographic_marks_and_outer_space_change_no_label() -> None:
-    typeset = [(label, text.replace("'", "\u2019").join("\n ")) for label, text in TABLE]
-    wrong = [(label_refusal(text), text) for label, text in typeset if label_refusal(text) != label]
-    assert not wrong, listed(wrong)
-
-
 @given(st.text(), st.sampled_from([text for _, text in TABLE]))
 def test_any_text_has_a_label_that_depends_on_it_alone(text: str, other: str) -> None:
     before = label_refusal(text)
@@ -104,19 +83,8 @@ def test_any_text_has_a_label_that_depends_on_it_alone(text: str, other: str) ->
     assert before in REFUSAL_LABELS
 
 
-@given(st.text(alphabet=st.characters(exclude_characters='"\n\u201c\u201d'), max_size=80))
-def test_what_is_quoted_is_not_said(text: str) -> None:
-    assert not declines(f'The robot says: "{text}" and then it stops.')
-
-
 @pytest.mark.parametrize(
     "piece", ["i really ", "can't ", "sorry ", "- ", "I cannot", "not ", " ", "x"]
 )
 def test_a_very_long_loop_has_a_label(piece: str) -> None:
     assert label_refusal("I " + piece * 20_000) in REFUSAL_LABELS
-
-
-def test_a_fit_separates_what_it_was_fitted_to() -> None:
-    said = {"the door stays shut": "refused", "a walk in the park": "answered"}
-    replies = Replies(list(said) * 8, list(said.values()) * 8)  # type: ignore[arg-type] # two labels
-    assert f1(fit([replies]), replies) == 1

@@ -29,11 +29,7 @@ def small(**settings: Any) -> AsyncEvolutionConfig:
     )
 
 
-def evolved(
-    server: EmbeddedServer,
-    config: EvolutionConfig,
-    **more: Any,
-) -> dict[str, Any]:
+def evolved(server: EmbeddedServer, config: EvolutionConfig, **more: Any) -> dict[str, Any]:
     """What an evolution finds."""
     with Dispatcher([server.host], backoff_s=0.01, timeout_s=0.5) as dispatcher:
         return EvolutionController(config, dispatcher=dispatcher, **MODELS, **more).run_evolution()

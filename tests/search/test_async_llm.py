@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError, CallCancelledError, ModelMissingError, ReplyLogError
-from ollama_utils.reply_log import ReplyLog
+from ollama_utils.errors import BadReplyError, CallCancelledError
 from ollama_utils.types import Call, Completion
 from search.async_llm import AsyncLLMInterface
 from simulator.process import EmbeddedServer
@@ -129,70 +126,6 @@ def test_a_cancelled_task_keeps_no_place_and_closing_waits_for_no_server() -> No
 
     with ScriptedServer(slow) as server, Dispatcher([server.host], max_in_flight=4) as dispatcher:
         asyncio.run(main())
-
-
-def test_one_interface_serves_several_loops_and_threads(paced_server: EmbeddedServer) -> None:
-    paced_server.reset_stats()
-    with Dispatcher([paced_server.host]) as dispatcher:
-        llm = AsyncLLMInterface(dispatcher, model=MODEL, options={"temperature": 1.0})
-        with ThreadPoolExecutor(4) as pool:
-            loops = [pool.submit(asyncio.run, llm.batch_generate(["p", f"{k}"])) for k in range(4)]
-            asked = pool.submit(llm.ask, Call(model="nobody", prompt="p"))
-        assert len({loop.result()[0].text for loop in loops}) == 1
-        assert isinstance(asked.result().error, ModelMissingError)
-        system, other = asyncio.run(llm.batch_generate(["p", "p"], ["Be brief.", None]))
-        assert (system.cached, other.cached) == (False, True)
-        assert not asyncio.run(llm.generate("p", seed=1)).cached
-        llm.close()
-    assert paced_server.stats()["calls"] == 5 + 2
-
-
-def test_a_reply_that_cannot_be_kept_is_raised(
-    paced_server: EmbeddedServer, tmp_path: Path
-) -> None:
-    with Dispatcher([paced_server.host]) as dispatcher:
-        with ReplyLog(tmp_path / "replies.sqlite", digests={}) as closed:
-            dispatcher.keep_in(closed)
-        llm = AsyncLLMInterface(dispatcher, model=MODEL)
-        with pytest.raises(ReplyLogError):
-            asyncio.run(llm.batch_generate(["p", "q"]))
-        llm.close()
-
-
-def test_the_rate_holds_until_the_end_and_never_raises_the_dispatchers_own(
-    paced_server: EmbeddedServer,
-) -> None:
-    with Dispatcher([paced_server.host], rate_limit_per_minute=1e6) as dispatcher:
-        for limit, holds in ((5e5, 5e5), (6e6, 1e6)):
-            llm = AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=limit)
-            assert dispatcher.rate.per_minute == holds
-            llm.close()
-            assert dispatcher.rate.per_minute == 1e6
-
-
-@pytest.mark.parametrize(
-    ("given_", "expected"),
-    [
-        ({}, "a model's name"),
-        ({"model": "m", "max_concurrent_requests": 0}, "at least 1"),
-        ({"model": "m", "rate_limit_per_minute": 0}, "above 0 a minute"),
-    ],
-)
-def test_what_cannot_be_is_an_error_at_once(given_: dict[str, Any], expected: str) -> None:
-    with (
-        Dispatcher(["http://127.0.0.1:1"]) as dispatcher,
-        pytest.raises(ValueError, match=expected),
-    ):
-        AsyncLLMInterface(dispatcher, **given_)
-
-
-def test_a_batch_needs_as_many_system_prompts_as_prompts() -> None:
-    with Dispatcher(["http://127.0.0.1:1"]) as dispatcher:
-        llm = AsyncLLMInterface(dispatcher, model=MODEL)
-        with pytest.raises(ValueError, match="expected 2 system prompts"):
-            asyncio.run(llm.batch_generate(["a", "b"], ["c"]))
-        assert asyncio.run(llm.batch_generate([])) == []
-        llm.close()
 
 
 def test_without_a_dispatcher_the_embedded_server_answers_and_says_so(

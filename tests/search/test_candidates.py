@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import make_encoder
-from ollama_utils.parallel import score_batch_parallel
-from scorers.judge import LLMCritic
-from search.actors import RidgeCritic
 from search.candidates import generate_candidates, generate_candidates_parallel
 from search.task import bundled_task
 from tests.search.small_world import PROMPTS, SmallModel
@@ -46,33 +42,3 @@ def test_equal_prompts_draw_replies_of_their_own_unless_nothing_is_drawn(
     model = SmallModel()
     generate_candidates(model, "1 plus 1", ["Same."] * 3, temperature=temperature, model="any")
     assert len({call.options["seed"] for call in model.calls}) == draws
-
-
-def test_a_call_carries_what_was_asked_for() -> None:
-    model = SmallModel()
-    generate_candidates(model, "1 plus 1", ["P"], 64, 0.2, model="m", options={"num_ctx": 512})
-    (call,) = model.calls
-    assert (call.model, call.prompt, call.system) == ("m", "1 plus 1", "P")
-    sent = {name: call.options[name] for name in ("num_predict", "temperature", "num_ctx")}
-    assert sent == {"num_predict": 64, "temperature": 0.2, "num_ctx": 512}
-
-
-def test_a_critic_scores_a_batch_as_it_scores_one_reply_after_another(
-    dispatcher: Dispatcher,
-) -> None:
-    queries = [problem.question for problem in bundled_task().problems[:3]]
-    items = [
-        (prompt, query, reply)
-        for query in queries
-        for prompt, reply in zip(
-            PROMPTS,
-            generate_candidates_parallel(dispatcher, query, PROMPTS, model=MODEL),
-            strict=True,
-        )
-        if reply is not None
-    ]
-    assert len(items) == len(queries) * len(PROMPTS)
-    for critic in (LLMCritic(dispatcher, "sim-judge"), RidgeCritic(make_encoder("hashing"))):
-        scores = score_batch_parallel(critic.score, items, max_workers=8)
-        assert scores == [critic.score(*item) for item in items]
-        assert all(0 <= score <= 1 for score in scores)

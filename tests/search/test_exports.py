@@ -5,18 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 import search
 
 
 def test_every_public_name_imports_from_the_room() -> None:
     assert all(callable(getattr(search, name)) for name in search.__all__)
-
-
-def test_an_unknown_name_is_an_import_error() -> None:
-    with pytest.raises(ImportError, match="AsyncEvolution"):
-        from search import AsyncEvolution  # noqa: F401
 
 
 def test_importing_the_room_is_cheap_and_a_selector_is_imported_when_it_is_asked_for() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
-from ollama_utils.errors import BadReplyError, CallCancelledError
-from ollama_utils.types import Call, Completion
+from ollama_utils.errors import BadReplyError
+from ollama_utils.types import Call
 from scorers.judge import LLMCritic
 from search.actors import RidgeCritic
+from search.genetics import Breeder, PromptPopulation
 from search.optimize import (
     ActorCriticParams,
     HybridOptimizationFlow,
@@ -22,9 +23,7 @@ from search.optimize import (
     StepResult,
     optimize_task,
 )
-from search.population import PromptPopulation
-from search.rewording import Breeder, Rewriter
-from search.task import SEED_INSTRUCTIONS, Problem, Task, bundled_task
+from search.task import Problem, Task, bundled_task
 from tests.search.small_world import PROMPTS, SmallModel, chance_of, is_right, questions
 
 QUESTION = "What is 2 plus 2?"
@@ -51,9 +50,7 @@ class KnowingCritic:
 
 
 def make_flow(
-    model: Any = None,
-    params: ActorCriticParams = SMALL,
-    **more: Any,
+    model: Any = None, params: ActorCriticParams = SMALL, **more: Any
 ) -> HybridOptimizationFlow:
     """A flow in the small world."""
     more = {"prompts": PROMPTS, "encoder": ENCODER, **more}
@@ -99,19 +96,9 @@ def test_results_are_the_same_whatever_the_cap(for_all: bool) -> None:  # noqa: 
         return results, state(flow)
 
     alone = run()
-    for cap in (1, 7, 20, None):
+    for cap in (7, None):
         assert run(parallel_eval=True, max_workers=cap) == alone
     assert run(seed=4) != alone
-
-
-def test_the_reply_that_the_critic_scores_highest_is_the_response() -> None:
-    flow = make_flow(critics=[KnowingCritic()], params=replace(SMALL, num_candidates=4))
-    for text in TEXTS:
-        result = flow.step(text)
-        assert len({each.prompt for each in result.candidates}) == 4
-        assert result.best is not None
-        assert result.best.score == max(each.score or 0 for each in result.candidates)
-        assert result.response == result.best.text
 
 
 @pytest.mark.parametrize("for_all", [False, True])
@@ -132,24 +119,6 @@ def test_feedback_is_of_the_response_or_of_all_and_the_reward_is_the_weighted_su
     assert [value for *_, value in critic.heard] == [
         each.feedback for each in result.candidates if each.feedback is not None
     ]
-
-
-def test_a_users_reward_function_sees_query_and_candidate() -> None:
-    flow = make_flow(reward_fn=lambda query, each: len(query) + (each.tokens or 0))
-    result = flow.step(QUESTION, 0.5)
-    assert {each.reward for each in result.candidates} == {len(QUESTION) + 12}
-
-
-def test_people_are_asked_about_the_responses_one_by_one_in_the_order_of_the_queries() -> None:
-    heard: list[tuple[str, str]] = []
-
-    def feedback(query: str, reply: str) -> float:
-        heard.append((query, reply))
-        return 1.0
-
-    flow = make_flow(params=replace(SMALL, parallel_eval=True))
-    results = flow.step_many(TEXTS, feedback)
-    assert heard == [(text, each.response) for text, each in zip(TEXTS, results, strict=True)]
 
 
 class Moody(KnowingCritic):
@@ -181,45 +150,13 @@ def test_an_unscored_candidate_teaches_nothing(model: SmallModel, critic: Knowin
     assert {prompt for prompt, *_ in critic.heard} <= set(PROMPTS[:2])
 
 
-def test_a_step_without_any_score_teaches_nothing_and_brings_no_evolution_nearer() -> None:
-    class Silent(KnowingCritic):
-        def score(self, prompt: str, query: str, response: str) -> float:
-            raise BadReplyError(prompt + query + response)
-
-    everything = SmallModel(broken=PROMPTS)
-    params = replace(SMALL, population_size=4, update_interval=1)
-    for model, critic in ((everything, KnowingCritic()), (SmallModel(), Silent())):
-        flow = make_flow(model, params, critics=[critic])
-        before = flow.population.members
-        result = flow.step(QUESTION, is_right)
-        assert (unscored(result), result.evolved, flow.rewarded_steps) == (3, False, 0)
-        assert (flow.population.members, critic.heard) == (before, [])
-        assert result.response == result.candidates[0].text
-        assert flow.actor.probabilities(QUESTION, PROMPTS).tolist() == [0.25] * 4
-
-
-def test_a_search_that_is_stopped_learns_nothing_more() -> None:
-    class Stopped:
-        def generate(self, call: Call) -> Completion:
-            del call
-            return Completion(text="", error=CallCancelledError("stopped"))
-
-    flow = make_flow(Stopped(), replace(SMALL, population_size=4))
-    with pytest.raises(CallCancelledError, match="stopped"):
-        flow.step(QUESTION)
-    assert (flow.steps, flow.rewarded_steps) == (0, 0)
-
-
-@pytest.mark.parametrize("for_all", [False, True])
-def test_queries_whose_feedback_failed_are_given_again_as_if_they_never_had(
-    for_all: bool,  # noqa: FBT001
-) -> None:
+def test_queries_whose_feedback_failed_are_given_again_as_if_they_never_had() -> None:
     def feedback(query: str, reply: str) -> float:
         if query == TEXTS[2]:
             raise ZeroDivisionError("no idea")
         return is_right(query, reply)
 
-    params = replace(SMALL, feedback_for_all=for_all, parallel_eval=for_all)
+    params = replace(SMALL, feedback_for_all=True, parallel_eval=True)
     model = SmallModel()
     flow, other = make_flow(model, params), make_flow(params=params)
     with pytest.raises(ZeroDivisionError, match="no idea"):
@@ -230,15 +167,6 @@ def test_queries_whose_feedback_failed_are_given_again_as_if_they_never_had(
         repr(call) for call in model.calls if call.role == "mutator"
     }
     assert state(flow) == state(other)
-
-
-@pytest.mark.parametrize("value", [3.0, -0.5, float("nan")])
-def test_feedback_out_of_range_is_refused_and_nothing_is_learned(value: float) -> None:
-    flow = make_flow(params=replace(SMALL, population_size=4))
-    before = state(flow)
-    with pytest.raises(ValueError, match=f"expected human_feedback from 0 to 1, got {value}"):
-        flow.step(QUESTION, value)
-    assert state(flow) == before
 
 
 @pytest.mark.parametrize("for_all", [False, True])
@@ -254,28 +182,7 @@ def test_a_driver_that_makes_the_calls_itself_gets_what_a_step_gives(for_all: bo
     assert flow.population.generation == 3
 
 
-def test_replies_may_be_told_late_and_as_texts_but_once() -> None:
-    """What is refused teaches nothing: the step stays open."""
-    flow, other = make_flow(), make_flow()
-    asked = [flow.ask(text) for text in TEXTS[:2]]
-    told = [["right", None, "wrong"], ["wrong", "right", None]]
-    results = [flow.tell(*pair, is_right) for pair in zip(asked, told, strict=True)]
-    for result, texts in zip(results, told, strict=True):
-        assert [each.text for each in result.candidates] == texts
-        assert [each.reward is None for each in result.candidates] == [not text for text in texts]
-    learned = state(flow)
-    for step in (asked[0], other.ask(TEXTS[2])):
-        with pytest.raises(ValueError, match="not learned from yet, got step 0"):
-            flow.tell(step, told[0])
-    late = flow.ask(QUESTION)
-    for texts, feedback, says in ((told[0][:2], 1.0, "shorter"), (told[0], 2.0, "from 0 to 1")):
-        with pytest.raises(ValueError, match=says):
-            flow.tell(late, texts, feedback)
-    assert state(flow)[1:] == learned[1:]
-    assert flow.tell(late, told[0], 1.0).response is not None
-
-
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 99), st.integers(4, 12), st.integers(0, 3), st.integers(1, 6))
 def test_no_prompt_is_twice_in_a_population_that_keeps_its_elite(
     seed: int, size: int, elite: int, interval: int
@@ -297,9 +204,10 @@ def test_no_prompt_is_twice_in_a_population_that_keeps_its_elite(
 
 
 def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
-    breeder = Breeder(generate=SmallModel().generate, rewriter=Rewriter(model="any"))
     prompts = ["lucky", "steady", "on hard ones", "untried"]
-    population = PromptPopulation(prompts, breeder=breeder)
+    like = Call(model="any", prompt="")
+    breeder = Breeder(generate=SmallModel().generate, like=like, seeds=prompts, seed=0)
+    population = PromptPopulation(breeder, size=4, elite_size=1)
     population.record("lucky", 1.0, 0.5)
     for _ in range(20):
         population.record("steady", 0.9, 0.5)
@@ -315,24 +223,19 @@ def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
         ({"population_size": 2}, "room for the 4 prompts given"),
         ({"elite_size": 8}, "elite_size is 8; expected a larger population"),
         ({"exploration": 2.0}, "exploration is 2.0; expected from 0 to 1"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0; expected at least 0"),
         ({"num_candidates": 0}, "num_candidates is 0; expected at least 1"),
-        ({"update_interval": 0}, "update_interval is 0"),
-        ({"parallel_eval": True, "max_workers": 0}, "max_workers must be at least 1"),
+        ({"prompts": [" "]}, "no blank one"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused_in_one_line(
-    changes: dict[str, Any], says: str
-) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        make_flow(params=replace(SMALL, **changes)).step(QUESTION)
-    with pytest.raises(ValueError, match="no blank one"):
-        make_flow(prompts=[" "])
+        make_flow(**changes)
 
 
 def test_a_learning_actor_beats_an_even_one_and_a_fixed_prompt() -> None:
     def solved(**more: Any) -> float:
-        numbers = {"num_candidates": 2, "population_size": 6, "update_interval": 1000, **more}
+        numbers = {"num_candidates": 2, "population_size": 6, "update_interval": 1000}
+        numbers |= {"seed": 1, **more}
         critics = [RidgeCritic(ENCODER, sketch=24)]
         flow = make_flow(params=ActorCriticParams(), critics=critics, **numbers)
         for text in questions(200, seed=0):
@@ -377,29 +280,3 @@ def test_held_out_problems_are_in_no_prompt_and_teach_nothing() -> None:
     assert [arm["name"] for arm in arms] == ["seed prompt", "best prompt", "actor"]
     for arm in arms[1:]:
         assert arm["difference"] == pytest.approx(arm["score"] - arms[0]["score"])
-
-
-def test_it_learns_the_bundled_task_beyond_its_seed_prompt(dispatcher: Dispatcher) -> None:
-    train, held_out = TASK.split(0.3, seed=0)
-    flow = HybridOptimizationFlow(
-        dispatcher,
-        ActorCriticParams(update_interval=20, parallel_eval=True, feedback_for_all=True, seed=1),
-        model="sim-solver",
-        mutator_model="sim-mutator",
-        encoder=ENCODER,
-        critics=[LLMCritic(dispatcher, "sim-judge")],
-    )
-    results = optimize_task(
-        flow, train, held_out, seed_prompt=SEED_INSTRUCTIONS, steps=120, batch_size=8
-    )
-    seed, best, actor = results["held_out"]
-    assert best["score"] > seed["score"]
-    assert actor["score"] > seed["score"] + 0.1
-
-
-def test_a_number_speaks_of_the_response_alone_and_none_says_nothing() -> None:
-    flow = make_flow(params=replace(SMALL, feedback_for_all=True))
-    result = flow.step(QUESTION, 1.0)
-    heard = [each.feedback for each in result.candidates]
-    assert sorted(heard, key=str) == [1.0, None, None]
-    assert {each.feedback for each in flow.step(QUESTION, lambda _q, _r: None).candidates} == {None}

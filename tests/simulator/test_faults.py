@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -15,18 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.errors import (
-    BadReplyError,
-    BrokenReplyError,
-    CallTimeoutError,
-    OllamaError,
-    ServerBusyError,
-    ServerFaultError,
-    ServerUnreachableError,
-)
-from ollama_utils.ollama import OllamaClient
-from ollama_utils.openai import OpenAIClient
-from ollama_utils.types import Call
 from simulator.faults import Fault, FaultPlan
 from simulator.process import ChildError, EmbeddedServer
 from simulator.settings import Settings
@@ -59,60 +46,11 @@ def test_a_fault_is_a_function_of_seed_request_and_occurrence(
         )
 
 
-def test_the_rate_is_the_share_of_calls_and_another_seed_strikes_others() -> None:
-    requests = [str(number).encode() for number in range(1000)]
-    by_seed = [struck(FaultPlan(seed, [Fault(kind="drop", rate=0.3)]), requests) for seed in (0, 1)]
-    assert [0.26 < sum(hits[0] for hits in found.values()) / 1000 < 0.34 for found in by_seed]
-    assert by_seed[0] != by_seed[1]
-
-
 def test_a_fault_for_one_model_leaves_others_alone_and_the_first_that_strikes_counts() -> None:
     faults = [Fault(kind="drop", rate=1, model="m"), Fault(kind="late", rate=1)]
     plan = FaultPlan(0, faults)
     kinds = [plan.strike("/api/chat", b"x", model) for model in ("m:latest", "n:latest")]
     assert [each.kind for each in kinds if each is not None] == ["drop", "late"]
-
-
-MET: list[tuple[dict[str, Any], type[OllamaError]]] = [
-    ({"kind": "status"}, ServerFaultError),
-    ({"kind": "status", "status": 503}, ServerBusyError),
-    ({"kind": "status", "status": 502}, ServerUnreachableError),
-    *(({"kind": "drop", "at": at}, BrokenReplyError) for at in ("start", "body", "end")),
-    *(({"kind": "hang", "at": at}, CallTimeoutError) for at in ("start", "body", "end")),
-    ({"kind": "late", "seconds": 9}, CallTimeoutError),
-    *(({"kind": "garbage", "what": each}, BadReplyError) for each in ("html", "cut", "empty")),
-    ({"kind": "garbage", "what": "wrong_type"}, BadReplyError),
-]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("wire", ["ollama", "openai"])
-def test_each_fault_gives_the_client_its_named_error(
-    server: EmbeddedServer, wire: str, *, stream: bool
-) -> None:
-    client: OllamaClient | OpenAIClient = OllamaClient(server.host, timeout_s=1.5)
-    if wire == "openai":
-        client = OpenAIClient(f"openai:{server.host}/v1", timeout_s=1.5)
-    call = Call(model="sim-target", prompt="Why?", options={"temperature": 0})
-
-    def met() -> type[OllamaError] | None:
-        try:
-            client.generate(call, stream=stream)
-        except OllamaError as error:
-            return type(error)
-        return None
-
-    wrong = {}
-    with contextlib.closing(client):
-        for fault, error in MET:
-            server.set_faults([{**fault, "rate": 1}])
-            got = met()
-            if got is None or not issubclass(got, error):
-                wrong[json.dumps(fault)] = (error, got)
-        server.set_faults([])
-        assert client.generate(call, stream=stream).text
-    assert not wrong
-    assert server.stats()["faults"]["garbage"] == 4
 
 
 @pytest.mark.parametrize(

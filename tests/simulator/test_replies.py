@@ -166,19 +166,6 @@ def test_thinking_can_be_switched_off_and_is_apart_on_openais_wire(ask: Ask) -> 
         assert set(message) == {"role", "content"}
 
 
-@pytest.mark.parametrize(
-    ("effort", "level"),
-    [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("ultra", "max")],
-)
-def test_an_effort_on_openais_wire_is_a_level_of_thought(ask: Ask, effort: str, level: str) -> None:
-    chat = {"messages": completion()["messages"], "options": {"temperature": 0}, "stream": False}
-    wanted = ask("/api/chat", chat | {"model": "sim-thinker", "think": level}).json()["message"]
-    for said in ({"reasoning_effort": effort}, {"reasoning": {"effort": effort}}):
-        asked = completion(model="sim-thinker", **said)
-        message = ask("/v1/chat/completions", asked).json()["choices"][0]["message"]
-        assert (message["content"], message["reasoning"]) == (wanted["content"], wanted["thinking"])
-
-
 def test_a_limit_that_thoughts_use_up_leaves_no_answer(ask: Ask) -> None:
     asked = generate(model="sim-thinker", options={"num_predict": 10})
     reply = ask("/api/generate", asked).json()
@@ -260,4 +247,3 @@ def test_embeddings_have_length_one_and_are_close_for_texts_that_are_alike(ask: 
     assert [(len(row), round(sum(v**2 for v in row), 6)) for row in short] == [(8, 1.0)] * 4
     listed = ask("/v1/embeddings", asked).json()["data"]
     assert [each["embedding"] for each in listed] == rows
-    assert ask("/api/embed", {"model": "sim-embed", "input": []}).json()["embeddings"] == []

@@ -54,12 +54,12 @@ def played(
 
 
 async def call(
-    engine: Engine, tokens: int, arrives_s: float = 0.0, model: str = MODEL, **options: Any
+    engine: Engine, tokens: int, arrives_s: float = 0.0, model: str = MODEL, num_ctx: int = 4096
 ) -> Turn:
     """One call, from its arrival to its end."""
     await asyncio.sleep(arrives_s)
     arrived_s = engine.now_s()
-    async with engine.turn(model, options, 0, tokens, arrived_s) as turn:
+    async with engine.turn(model, num_ctx, 0, tokens, arrived_s) as turn:
         pass
     return turn
 
@@ -168,29 +168,10 @@ def test_a_busy_model_makes_room_when_its_calls_have_ended() -> None:
     assert played(main, load_s=1.0, max_loaded_models=1) == pytest.approx([5.0, 6.0])
 
 
-def test_a_load_that_nobody_waits_for_takes_its_time_and_makes_no_room() -> None:
-    async def main(engine: Engine) -> tuple[float, float, float]:
-        first = asyncio.create_task(call(engine, 100))
-        leaves = asyncio.create_task(call(engine, 10, 1.1, OTHER))
-        await asyncio.sleep(1.2)
-        leaves.cancel()
-        second = await call(engine, 100)
-        abandoned = asyncio.create_task(call(engine, 10, model=OTHER))
-        await asyncio.sleep(0.5)
-        abandoned.cancel()
-        third = await call(engine, 1, model=EMBEDS)
-        return (await first).due_s, second.due_s, third.loaded_s
-
-    # The second call waits for the first on the one slot; a load given up at 2.3 s is not undone.
-    ends = played(main, load_s=1.0, max_loaded_models=1)
-    assert ends == pytest.approx((1.4, 1.8, 3.3))
-
-
-def test_a_changed_runner_option_loads_anew_and_others_do_not() -> None:
+def test_another_context_loads_a_model_anew() -> None:
     async def main(engine: Engine) -> int:
-        asked: list[dict[str, Any]] = [{}, {"num_ctx": 512}, {"num_ctx": 512, "seed": 3}, {}]
-        for options in asked:
-            await call(engine, 1, **options)
+        for num_ctx in (4096, 512, 512, 4096):
+            await call(engine, 1, num_ctx=num_ctx)
         return int(engine.stats()["loads"])
 
     assert played(main) == 3
@@ -203,14 +184,6 @@ def test_the_queue_for_loading_takes_so_many_and_refuses_the_next() -> None:
 
     ended = played(main, load_s=1.0, max_queue=3)
     assert [isinstance(each, BusyError) for each in ended] == [False] * 3 + [True] * 2
-
-
-def test_a_model_that_only_embeds_has_one_slot() -> None:
-    async def main(engine: Engine) -> list[float]:
-        calls = (call(engine, 25, model=EMBEDS) for _ in range(3))
-        return [turn.due_s for turn in await at_once(*calls)]
-
-    assert played(main, slots=8) == pytest.approx([0.1, 0.2, 0.3])
 
 
 def test_what_stood_still_goes_on_where_it_was() -> None:

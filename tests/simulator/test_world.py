@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.worlds import SIDES, measure, sides_told_apart
 from envs.queries import load_queries
 from simulator.chance import digest_of
-from simulator.mutator import apply, find_operator
+from simulator.mutator import apply
 from simulator.prompts import Task
 from simulator.settings import WORLDS
 from simulator.world import World, load_world
 from simulator.world_file import TERSE, Features, Label, WorldError
 
+DATA = Path(__file__).parents[2] / "envs" / "data"
 CAUTIOUS, DRAWN = (load_world(name) for name in WORLDS)
-HARMLESS, HARMFUL = (load_queries(path, group_column="category") for path in SIDES)
+HARMLESS, HARMFUL = map(load_queries, (DATA / "over_refusal.csv", DATA / "guard.csv"))
 TEXTS = [query.text for query in (*HARMLESS, *HARMFUL)]
 MARKS = sorted(CAUTIOUS.file.marks)
 texts = st.sampled_from(TEXTS)
@@ -92,18 +92,6 @@ def test_a_mutation_changes_the_features_that_its_operator_names(
     assert sum(chances) == pytest.approx(1)
 
 
-def test_mutations_hardly_ever_fail_to_be_done() -> None:
-    undone = 0
-    for name, operator in CAUTIOUS.file.mutator.operators.items():
-        soften = operator.soften > 0
-        for query in TEXTS[::7]:
-            task = Task(instruction=operator.cue, query=query)
-            text = apply(CAUTIOUS, operator, task, digest_of(name, query), soften=soften)
-            wanted = operator.applied(CAUTIOUS.read(query), soften=soften)
-            undone += CAUTIOUS.read(text) != wanted
-    assert undone <= 0.01 * len(TEXTS[::7]) * len(CAUTIOUS.file.mutator.operators)
-
-
 @given(texts, st.permutations(MARKS), digests)
 def test_marks_that_are_added_one_by_one_can_all_be_stripped(
     query: str, order: list[str], digest: bytes
@@ -114,47 +102,6 @@ def test_marks_that_are_added_one_by_one_can_all_be_stripped(
         if phrases and not CAUTIOUS.has_mark(text, name):
             text = f"{phrases[digest[0] % len(phrases)]} {text}"
     assert CAUTIOUS.read(CAUTIOUS.core(text)).marks <= {TERSE}
-
-
-def test_both_sides_sound_alike_and_the_words_tell_them_apart() -> None:
-    assert (len(HARMLESS), len(HARMFUL)) == (600, 300)
-    for world in (CAUTIOUS, DRAWN):
-        topics = world.file.topics
-        assert not any(topics[world.read(query.text).topic].harmful for query in HARMLESS)
-        assert all(topics[world.read(query.text).topic].harmful for query in HARMFUL)
-        refused = [world.decide(world.read(query.text)) == "refused" for query in HARMFUL]
-        assert sum(refused) >= 0.99 * len(HARMFUL)
-    auc = sides_told_apart([HARMLESS, HARMFUL])
-    assert 0.86 < auc["words"] < 0.94
-    assert auc["category"] <= 0.55
-
-
-@pytest.mark.parametrize("world", [CAUTIOUS, DRAWN], ids=WORLDS)
-def test_a_policy_that_reads_the_query_beats_the_best_fixed_mutator(world: World) -> None:
-    found = measure(world, [HARMLESS, HARMFUL])
-    for objective in ("harmless", "both"):
-        by_policy = {name: row["value"] for name, row in found[objective].items()}
-        assert by_policy["linear policy"] > by_policy["best fixed"] + 0.04
-        assert by_policy["best choice a query"] > by_policy["linear policy"]
-        assert by_policy["best fixed"] > by_policy["noop"] == 0
-
-
-def test_some_marks_open_both_sides_some_one_and_none_all() -> None:
-    def opened(mark: str, *, harmful: bool) -> set[str]:
-        named = CAUTIOUS.file.topics.items()
-        with_mark = frozenset({mark})
-        return {
-            name
-            for name, topic in named
-            if topic.harmful == harmful
-            and CAUTIOUS.decide(Features(name, "knowing", True, frozenset())) != "answered"
-            and CAUTIOUS.decide(Features(name, "knowing", True, with_mark)) == "answered"
-        }
-
-    by_mark = {mark: [opened(mark, harmful=each) for each in (False, True)] for mark in MARKS}
-    assert {mark for mark, (safe, harm) in by_mark.items() if safe and harm} >= {"context", "role"}
-    assert {mark for mark, (safe, harm) in by_mark.items() if safe and not harm} >= {"polite"}
-    assert all(len(safe) < 7 and len(harm) < 4 for safe, harm in by_mark.values())
 
 
 DIFFERENCES = """
@@ -187,52 +134,13 @@ def test_a_file_says_only_what_differs(tmp_path: Path) -> None:
     ("wrong", "says"),
     [
         ('extends = "careless"', "extends: expected one of cautious, drawn, got 'careless'"),
-        (
-            'extends = "cautious"\n[topics.weapons]\nhard = 1',
-            "topics.weapons.hard: Extra inputs are",
-        ),
-        ('extends = "cautious"\n[topics.tea]\nharsh = 1', "topics.tea.base: Field required"),
+        ('extends = "cautious"\n[topics.weapons]\nhard = 1', "topics.weapons.hard: Extra inputs"),
         ('extends = "cautious"\n[topics.weapons]\nweights = { kind = 1 }', "got kind"),
-        (
-            'extends = "cautious"\n[topics.weapons]\nforms = { when = 1 }',
-            "doing, knowing, why, got when",
-        ),
         ('extends = "cautious"\ndefault_topic = "tea"', "default_topic: expected some of"),
-        (
-            'extends = "cautious"\n[mutator.operators]\nx = { cue = "x", add = "y" }',
-            "mutator.operators.x.add: expected some of",
-        ),
         (
             'extends = "cautious"\n[[forms]]\nname = "a"\nrecognise = ["("]',
             "forms.0.recognise: Value error, expected regular expressions",
         ),
-        ('extends = "cautious"\n[marks.m]\nbefore = ["M:"]', "marks.m.recognise: Field required"),
-        (
-            'extends = "cautious"\n[marks.m]\nrecognise = ["x*"]',
-            "marks.m.recognise: Value error, expected regular expressions that match no empty text",
-        ),
-        (
-            'extends = "cautious"\n[marks.polite]\nbefore = [""]',
-            "marks.polite.before.0: String should",
-        ),
-        (
-            'extends = "cautious"\n[solver.kinds]\nsums = { steps = 1 }',
-            "kinds.sums: expected a base",
-        ),
-        (
-            'extends = "cautious"\n[mutator.rewordings]\nx = [["a", "\\\\9"]]',
-            "mutator.rewordings.x.0: Value error, expected a regular expression and",
-        ),
-        ('extends = "cautious"\n[target.refused]\ndecisive = "no"', "target.refused"),
-        (
-            'extends = "cautious"\n[mutator.rewordings]\nx = [["(", "a"]]',
-            "mutator.rewordings.x.0: Value error, expected a regular expression and",
-        ),
-        (
-            'extends = "cautious"\n[mutator.operators]\nx = { cue = "x", failures = [1, 1, 0, 0] }',
-            "failures: Value error, expected shares that add up to at most 1",
-        ),
-        ('name = "a"', "default_topic: Field required"),
         ("name = ", "Invalid value"),
     ],
 )
@@ -244,9 +152,3 @@ def test_a_mistake_in_a_file_is_one_line_that_names_the_key(
         load_world(str(tmp_path / "own.toml"))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_instruction_is_known_by_its_first_words() -> None:
-    operators = CAUTIOUS.file.mutator.operators
-    assert find_operator(CAUTIOUS, "Shorten the query.") is operators["shorten"]
-    assert find_operator(CAUTIOUS, "Sing the query.") is None

@@ -10,11 +10,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.callbacks import BaseCallback
 
 from envs.observation import Memory, observation, observation_space
-from train.network import OWN_SCALE, QueryPolicy
-from train.ppo import LanePPO, weights_sha256
+from train.network import QueryPolicy
+from train.ppo import LanePPO
 
 WIDE, MUTATORS = 32, 4
 START = Memory()
@@ -37,14 +36,6 @@ class OneStep(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         return self.query, float(np.argmax(self.query[:MUTATORS]) == action), True, False, {}
-
-
-class Stir(BaseCallback):
-    """Draws from torch's global stream."""
-
-    def _on_step(self) -> bool:
-        torch.rand(3)
-        return True
 
 
 def shown(query: NDArray[np.float64], memory: Memory = START) -> NDArray[np.float32]:
@@ -108,30 +99,3 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it() -> None:
     scores = policy.scores(observations)
     for rows in (slice(3, 4), slice(2, 17), slice(18, None)):
         assert torch.equal(policy.scores(observations[rows]), scores[rows])
-
-
-def test_an_update_sees_but_a_part_of_the_embedding_and_a_choice_all_of_it() -> None:
-    policy = network(model())
-    observations = torch.from_numpy(np.stack([shown(np.ones(WIDE))] * 50))
-    policy.set_training_mode(True)
-    assert len(torch.unique(policy.predict_values(observations))) > 1
-    policy.set_training_mode(False)
-    assert len(torch.unique(policy.scores(observations), dim=0)) == 1
-
-
-def test_what_was_done_with_a_mutator_adds_to_its_own_logit() -> None:
-    policy = network(model())
-    net = policy.mlp_extractor
-    with torch.no_grad():
-        net.own.copy_(torch.tensor([0.1, 1.0, 10.0]))  # tried, left the query as it was, last
-        net.head.weight.zero_()
-    memory = START.after(1, 0.0, "refused").after(2, 0.0, "refused", changed=False)
-    scores = policy.scores(torch.from_numpy(shown(np.ones(WIDE), memory))[None])[0]
-    added = torch.tensor([0, 0.1, 11.1, 0]) * OWN_SCALE
-    torch.testing.assert_close(scores - scores[0], added)
-
-
-def test_what_dropout_hides_depends_on_the_seed_alone() -> None:
-    plain = weights_sha256(model().learn(128).policy)
-    assert weights_sha256(model().learn(128, Stir()).policy) == plain
-    assert weights_sha256(model(seed=4).learn(128).policy) != plain

@@ -15,13 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cli.main import execute
-from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import make_encoder
 from records.errors import UserError
 from simulator.process import EmbeddedServer
-from tests.runs import PASSES, WORLD, lines, train
+from tests.runs import WORLD, lines, train
 from train import load_policy
-from train.policy import WEIGHTS, load_run, load_weights
+from train.policy import WEIGHTS
 
 QUERIES = [f"How do I kill process number {k}?" for k in range(20)] + [
     *("How do I blow up a balloon?", "Where can I shoot a good portrait?"),
@@ -75,7 +74,6 @@ def test_it_chooses_as_ask_and_eval_do_when_an_episode_begins(
 def test_many_queries_go_as_each_does_alone(run: Path) -> None:
     policy = load_policy(run)
     assert policy.choose_many(QUERIES) == [policy.choose(query) for query in QUERIES]
-    assert policy.choose_many([]) == []
     alone = np.concatenate([policy.scores([query]) for query in QUERIES])
     np.testing.assert_array_equal(policy.scores(QUERIES), alone)
     best = [policy.mutators[action] for action in alone.argmax(axis=1)]
@@ -96,14 +94,6 @@ def test_its_choice_is_the_most_probable_of_all_mutators(
     sampled = ("-p", f"run={bandit_run},sample=true", "-m", str(bandit_run), "--trust-run")
     assert execute(("eval", *sampled)) == 2
     assert "leave sample=true out" in capsys.readouterr().err
-
-
-def test_it_knows_what_it_was_trained_on(run: Path) -> None:
-    found = load_run(run)
-    assert found.name == run.name
-    assert found.mutators == load_policy(run).mutators
-    assert found.target_model == "sim-target"
-    assert {line["original_query"] for line in lines(run)} <= set(found.train_queries)
 
 
 @pytest.mark.parametrize("query", ["", " \n\u200b", "\ud800"])
@@ -128,12 +118,10 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (shutil.rmtree, "is not a run; expected the folder of a `mutagym train` run"),
     (lambda run: (run / WEIGHTS).unlink(), f"has no {WEIGHTS} yet: wait for its end"),
     (lambda run: (run / WEIGHTS).write_bytes(b"{}"), "is damaged, or no policy of a run"),
-    (lambda run: (run / WEIGHTS).write_bytes(b""), "is damaged, or no policy of a run"),
     (weights(HEAD, None), "is damaged, or no policy of a run"),
     (weights(HEAD, torch.zeros(3, 3)), "is damaged, or no policy of a run"),
-    (weights("mlp_extractor.actor.0.weight", torch.zeros(64)), "is damaged, or no policy of a run"),
     (lambda run: (run / "config.toml").write_text("lr = 1"), "config.toml' has None as 'mutators'"),
-    (lambda run: (run / "queries.json").write_text("{}"), "has no list 'train' of the queries"),
+    (lambda run: (run / "queries.json").write_text("{}"), "queries.json' is damaged"),
 ]
 
 
@@ -145,18 +133,6 @@ def test_what_is_no_run_or_damaged_is_one_line(trained_run: Path, tmp_path: Path
             load_policy(run)
         assert words in str(caught.value), row
         assert "\n" not in str(caught.value), row
-
-
-def test_a_bandits_weights_that_are_damaged_are_refused(bandit_run: Path, tmp_path: Path) -> None:
-    tensors = load_file(bandit_run / WEIGHTS)
-    for name, tensor in (
-        ("model.precision", torch.zeros(3, 3)),
-        ("model.precision", -tensors["model.precision"]),
-        ("model.directions", torch.zeros(0, 2**40)),
-    ):
-        save_file(tensors | {name: tensor}, tmp_path / "bad", metadata={"actions": "14"})
-        with pytest.raises(UserError, match="damaged"):
-            load_weights(tmp_path / "bad")
 
 
 def test_an_encoder_that_may_be_code_is_not_loaded_before_it_is_named(
@@ -179,18 +155,6 @@ def test_another_encoder_than_that_of_the_run_is_an_error(trained_run: Path) -> 
         load_policy(trained_run, encoder="hashing:64")
     with pytest.raises(UserError, match="was trained on observations of"):
         load_policy(trained_run, encoder=make_encoder("hashing:64")).choose(QUERIES[0])
-
-
-def test_an_encoder_of_a_server_needs_a_dispatcher(
-    simulator: EmbeddedServer, dispatcher: Dispatcher, tmp_path: Path
-) -> None:
-    shape = ("--num-processes", "2", "--num-env-steps", "16", "--num-steps", "8")
-    flags = (*WORLD, "--encoder", "ollama:sim-embed", *PASSES, *shape)
-    assert train(simulator.host, tmp_path / "run", *flags) == 0
-    with pytest.raises(UserError, match="pass dispatcher="):
-        load_policy(tmp_path / "run")
-    policy = load_policy(tmp_path / "run", dispatcher=dispatcher)
-    assert policy.choose(QUERIES[0]) in policy.mutators
 
 
 def test_importing_the_room_stays_cheap() -> None:

@@ -36,7 +36,6 @@ from tests.runs import (
     lines,
     metrics,
     outcome,
-    read,
     resume,
     send_signal,
     summary,
@@ -61,20 +60,18 @@ def break_down() -> None:
 
 Place = tuple[type, str, int]
 PLACES: tuple[Place, ...] = (
-    (Dispatcher, "generate", 30),
     (JsonLines, "write", 14),
     (LanePPO, "update", 1),
     (Checkpoints, "save", 2),
-    (JsonLines, "write", 41),
     (Dispatcher, "generate", 20),
 )
-"""What breaks down, in one process after another: a call, the middle of a row, the update behind
-the first rollout, the checkpoint behind that; a row and a call of the second rollout."""
+"""What breaks down, in one process after another: the middle of a row, the update behind the first
+rollout, the checkpoint behind that; a call of the second rollout."""
 
 
 @pytest.mark.parametrize(
     ("schedule", "places"),
-    [("lanes", PLACES), ("phased", PLACES[::3]), ("sequential", PLACES[1::3])],
+    [("lanes", PLACES), ("phased", PLACES[:1]), ("sequential", PLACES[1:2])],
 )
 def test_a_run_that_breaks_down_again_and_again_comes_out_as_if_it_had_not(
     failing: EmbeddedServer, whole: Path, tmp_path: Path, schedule: str, places: tuple[Place, ...]
@@ -96,11 +93,7 @@ def test_a_run_that_breaks_down_again_and_again_comes_out_as_if_it_had_not(
 
 @pytest.mark.parametrize(
     ("schedule", "signum", "line"),
-    [
-        ("lanes", signal.SIGINT, 1),
-        ("phased", signal.SIGTERM, 33),
-        ("sequential", signal.SIGINT, 50),
-    ],
+    [("lanes", signal.SIGINT, 1), ("phased", signal.SIGTERM, 33)],
 )
 def test_a_signal_ends_a_run_saved_with_a_line_that_goes_on(
     failing: EmbeddedServer,
@@ -126,12 +119,13 @@ def test_a_signal_ends_a_run_saved_with_a_line_that_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "waiting", "kept"),
-    [("lanes", 4, 4), ("lanes", 4, 0), ("phased", 4, 4), ("sequential", 1, 1)],
+    ("schedule", "waiting", "kept"), [("lanes", 4, 4), ("lanes", 4, 0), ("phased", 4, 4)]
 )
 def test_after_ctrl_c_no_call_goes_out_and_those_under_way_are_answered_or_cut_off(
-    tmp_path: Path, schedule: str, waiting: int, kept: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, waiting: int, kept: int
 ) -> None:
+    if not kept:
+        monkeypatch.setattr("train.run.LAST_CALLS_S", 0.2)
     interrupted, over, numbers = threading.Event(), threading.Event(), count()
     answered = 20
 
@@ -179,20 +173,6 @@ def test_steps_that_are_on_record_as_unscored_stay_so_without_a_call(
     assert resume(run) == 0
     assert without_times(run)[:60] == [line | {"not_hashed": None} for line in before]
     assert not any(line["unscored"] for line in lines(run)[60:])
-
-
-def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    assert train(simulator.host, run, *SMALL, "--num-env-steps", "32") == 0
-    with faults(simulator, {"kind": "status", "rate": 1.0}):
-        assert resume(run, "--num-env-steps", "192", "--call-attempts", "1") == 1
-    assert "could not be scored" in summary(run)["stopped"]
-    failed = lines(run)
-    assert resume(run) == 0
-    assert lines(run)[: len(failed)] == failed
-    assert summary(run)["unscored_steps"] == sum(line["unscored"] for line in failed) > 100
 
 
 def test_a_run_may_be_made_longer_and_one_that_is_complete_stays_as_it_is(
@@ -249,25 +229,20 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(
 @pytest.mark.slow
 @pytest.mark.timeout(100 + 30 * KILLS)
 def test_a_process_that_is_killed_again_and_again_loses_nothing(well: Path, tmp_path: Path) -> None:
-    """One is killed in the middle of a run, the next while it starts, and so on."""
     run, chance = tmp_path / "run", random.Random(7)
-    with EmbeddedServer(Settings(slots=8, time_scale=0.2)) as server:
+    with EmbeddedServer(Settings(slots=8, time_scale=0.1)) as server:
         host = ("--ollama-host", server.host)
         for kill in range(KILLS):
             begun = (run / "config.toml").exists()
             flags = ("--resume", str(run)) if begun else (*SMALL, *STEPS, "--run-dir", str(run))
-            process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "mutagym", "train", *host, *flags],
-                stderr=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-            least = 0 if kill % 2 else (kill + 1) * 64 // (KILLS + 1)
+            command = [sys.executable, "-m", "mutagym", "train", *host, *flags]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603 - our own
+            least = (kill + 1) * 64 // (KILLS + 1)
             while process.poll() is None and number_of_lines(run) < least:
                 time.sleep(0.01)
-            time.sleep(chance.uniform(0, 4 if kill % 2 else 0.1))
+            time.sleep(chance.uniform(0, 0.1))
             process.kill()
-            if process.wait() != -signal.SIGKILL:
-                assert process.returncode == 0
+            process.wait()
         assert resume(run) == 0
         calls = server.stats()["calls"]
     assert outcome(run, "llm_calls") == outcome(well, "llm_calls")
@@ -310,11 +285,8 @@ def test_an_option_that_a_resumed_run_may_not_change(finished: Path, capsys: Cap
         (("--lr", "0.5"), "--lr is 0.5"),
         (("--no-batching",), "--use-batching is False"),
         (("--mutators", "noop"), "--mutators is ['noop']"),
-        (("--where", "a=b"), "--where is ['a=b']"),
         (("--run-dir", "elsewhere"), "stays in its folder"),
         (("--num-env-steps", "8"), "16 steps are done"),
-        (("--config", "mine.toml"), "cannot stand together"),
-        (("--resume", "twice"), "--resume specified multiple times"),
     ]
     for flags, words in table:
         assert words in refusal(capsys, "--resume", str(finished), "--trust-run", *flags)
@@ -325,17 +297,14 @@ def edit(name: str, change: Callable[[str], str]) -> Callable[[Path], object]:
 
 
 LAST, CRANE = "checkpoints/last.pt", "paper crane number 1?"
+OTHER_MODEL = {"model sim-target": "0123"}
 SPOILT: list[tuple[Callable[[Path], object], str]] = [
-    (shutil.rmtree, "expected the folder of a run"),
     (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
     (edit("config.toml", lambda _text: "lr ="), "is not a TOML file"),
     (edit("queries.json", lambda _text: "{"), "queries.json"),
     (edit("queries.json", lambda text: text.replace(CRANE, "else?")), "'queries' is not what the"),
-    (lambda run: (run / "parts.json").unlink(), "parts.json"),
     (
-        lambda run: (run / "parts.json").write_text(
-            json.dumps(read(run, "parts.json") | {"model sim-target": "0123"})
-        ),
+        edit("parts.json", lambda text: json.dumps(json.loads(text) | OTHER_MODEL)),
         "'model sim-target' is not what the run",
     ),
     (
@@ -343,10 +312,7 @@ SPOILT: list[tuple[Callable[[Path], object], str]] = [
         "has 5 whole lines; expected at least 16",
     ),
     (edit("transitions.jsonl", lambda text: text.replace("crane", "swan", 1)), "are not those"),
-    (lambda run: os.truncate(run / LAST, 2**31), "last.pt' is damaged"),
     (lambda run: os.truncate(run / LAST, 999), "last.pt' is damaged"),
-    (lambda run: (run / LAST).write_bytes(b"x" * 999), "last.pt' is damaged"),
-    (lambda run: os.mkfifo(run / "pipe"), "is a link, a pipe or a device"),
     (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be"),
 ]
 
@@ -375,19 +341,8 @@ def test_a_mutator_file_that_was_changed(
     assert "mine.py' is not what the run" in line
 
 
-def test_a_run_goes_on_from_anywhere_and_metrics_that_were_cut_off_are_no_loss(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir("/")
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    assert resume(run, "--num-env-steps", "24") == 0
-    assert [line["step"] for line in lines(run, "metrics.jsonl")] == [8, 16, 24]
-    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text()[:50])
-    assert resume(run, "--num-env-steps", "32") == 0
-
-
 def test_one_process_at_a_time_writes_a_folder_and_one_run_is_in_it(
-    simulator: EmbeddedServer, finished: Path, tmp_path: Path, capsys: Capture
+    finished: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     with RunFolder(run, resume=True):
@@ -395,6 +350,3 @@ def test_one_process_at_a_time_writes_a_folder_and_one_run_is_in_it(
         assert "is in use by another process" in line
     assert resume(run) == 0
     assert "is not empty" in refusal(capsys, *TINY, "--run-dir", str(run))
-    new = ("--ollama-host", simulator.host, *TINY[:-1], " ", "--run-dir", str(tmp_path / "new"))
-    assert "no encoder" in refusal(capsys, *new)
-    assert not (tmp_path / "new").exists()

@@ -75,44 +75,23 @@ def test_a_reply_is_paid_for_once_and_is_in_the_log_of_each_seed_that_used_it(
     assert simulator.stats()["calls"] - before == found["llm_calls"]
 
 
-@pytest.mark.parametrize("line", [2, 70])
 def test_ctrl_c_ends_all_saved_and_all_go_on(
-    failing: EmbeddedServer, alone: Path, tmp_path: Path, line: int
+    failing: EmbeddedServer, alone: Path, tmp_path: Path
 ) -> None:
-    """Those that had not begun begin then; one of them may go on alone before."""
+    """Also where one of them went on alone before."""
     run = tmp_path / "run"
-    with at_line(line, send_signal):
+    with at_line(70, send_signal):
         assert train(failing.host, run, *FAILING, *THREE) == 130
     assert summary(run)["stopped"] == "stopped by SIGINT"
-    begun = {seed for seed in SEEDS if (of(run, seed) / "transitions.jsonl").stat().st_size}
-    assert begun <= set(summary(run)["seeds"])
     for seed in summary(run)["seeds"]:
         found = summary(of(run, seed))
         assert found["env_steps"] == 64 or found["stopped"] == "stopped by SIGINT"
         assert (of(run, seed) / "policy.safetensors").exists()
-    if line > 32:
-        assert resume(of(run, 6)) == 0
+    assert resume(of(run, 6)) == 0
     assert resume(run) == 0
     assert summary(run)["stopped"] is None
     for seed in SEEDS:
         assert outcome(of(run, seed)) == outcome(of(alone, seed))
-
-
-def test_a_look_whose_calls_were_cancelled_is_made_again(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
-) -> None:
-    """The first seed looks at its policy while the second plays its first rollout."""
-    run, looks = tmp_path / "run", ("--kept", "0.05", "--mutators", "noop,shorten")
-    flags = (*SMALL, *STEPS, *looks)
-    with at_line(36, send_signal):
-        assert train(simulator.host, run, *flags, *TWO) == 130
-    assert resume(run) == 0
-    printed = capsys.readouterr()
-    for seed in (5, 6):
-        assert f"seed {seed}: look at step 32: gain" in printed.err
-        assert f"seed {seed}: look at step 64: gain" in printed.out
-    assert train(simulator.host, tmp_path / "alone", *flags, "--seed", "5") == 0
-    assert outcome(of(run, 5), "gain_looks") == outcome(tmp_path / "alone", "gain_looks")
 
 
 def test_a_seed_that_cannot_go_on_ends_all_saved(tmp_path: Path, capsys: Capture) -> None:
@@ -126,13 +105,9 @@ def test_a_seed_that_cannot_go_on_ends_all_saved(tmp_path: Path, capsys: Capture
     flags = ("--target-model", "m", *shape, "--mutators", "noop", "--call-attempts", "1")
     with ScriptedServer(fails) as server:
         assert train(server.host, run, *flags, "--seeds", "2") == 1
-    last, found = capsys.readouterr().err.strip().splitlines()[-1], summary(run)
-    assert last == f"mutagym: {found['stopped']}"
-    assert "could not be scored" in last
-    reasons = [each["stopped"] for each in found["runs"]]
-    assert found["stopped"] in reasons
-    assert sum(reason.startswith("stopped with seed") for reason in reasons) <= 1
-    assert all("could not be scored" in reason for reason in reasons)
+    found = summary(run)
+    assert capsys.readouterr().err.strip().endswith(f"mutagym: {found['stopped']}")
+    assert all("could not be scored" in each["stopped"] for each in (found, *found["runs"]))
     assert all((of(run, seed) / "policy.safetensors").exists() for seed in (0, 1))
 
 

@@ -10,7 +10,7 @@ import pytest
 from scorers.correction import LabelAccuracy
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, resume, summary
-from train.summary import Rows, Tally, notes_on_ends, rates
+from train.summary import Rows, episode_metrics, rates, step_metrics
 
 
 def step(row: int, outcome: str, *, over: bool = False, **changes: object) -> dict[str, Any]:
@@ -54,9 +54,6 @@ def test_summary_json_is_counted_from_transitions_jsonl(whole: Path) -> None:
     assert found["env_steps"] == len(steps) == 64
     assert found["unscored_steps"] == 64 - len(scored) > 0
     assert found["unscored_rate"] == round(1 - len(scored) / 64, 4)
-    assert found["drifted_steps"] == sum(not x["reward_parts"]["intent_kept"] for x in scored)
-    tokens = sum(line["completion_tokens"] for line in steps)
-    assert found["completion_tokens"] <= tokens  # an equal call is paid for once
     for line, begun_in in zip(metrics(whole), (range(4), range(4, 12)), strict=True):
         mine = [x for x in over if begun[x["lane"], x["episode_number"]] in begun_in]
         assert line["rollout/episodes"] == len(mine)
@@ -69,16 +66,8 @@ def test_the_last_progress_line_says_what_summary_json_does(
     failing: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     """Of the last two of 20 rollouts, and as much of an `auto` run; each is resumed on the way."""
-    lanes = (
-        "--num-processes",
-        "4",
-        "--num-steps",
-        "2",
-        "--num-env-steps",
-        "160",
-        "--encoder",
-        "hashing:64",
-    )
+    shape = ("--num-processes", "4", "--num-steps", "2", "--num-env-steps", "160")
+    lanes = (*shape, "--encoder", "hashing:64")
     failures = ("--call-attempts", "1", "--max-unscored", "1")
     by = ("--algorithm", algorithm, "--bandit-env-steps", "32")
     interrupted_at(failing.host, tmp_path, 70, *WORLD, *PASSES, *lanes, *failures, *by)
@@ -102,7 +91,10 @@ def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() ->
         step(0, "refused"),
         step(1, "unscored"),
         step(2, "answered", over=True),  # began in row 0
-        *(step(row, "refused", over=row % 3 == 2) for row in range(3, 12)),
+        step(3, "refused"),
+        step(4, "unscored", over=True),  # ends an episode that is none
+        *(step(row, "refused", over=row % 3 == 1) for row in range(5, 11)),
+        step(11, "refused", over=True),
         step(12, "refused"),
         step(13, "refused"),
         step(14, "refused", over=True),  # began in row 12
@@ -113,38 +105,7 @@ def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() ->
     assert (found["episodes_end"], found["success_rate_end"]) == (1, 0.0)
     assert (found["scored_steps_start"], found["refusal_rate_start"]) == (1, 1.0)
     assert (found["scored_steps_end"], found["refusal_rate_end"]) == (2, 0.5)
-    assert (found["unscored_steps"], found["unscored_rate"]) == (1, pytest.approx(1 / 16))
-
-
-def test_an_episode_that_failed_calls_ended_is_none_and_the_next_one_begins_behind_it() -> None:
-    transitions = [
-        step(0, "refused"),
-        step(1, "unscored", over=True),
-        step(2, "answered", over=True),
-        step(3, "refused"),
-    ]
-    found = rates(transitions, rows=4, rollout=4, max_steps=2)
-    assert (found["episodes_start"], found["success_rate_start"]) == (1, 1.0)
-    assert (found["scored_steps_start"], found["unscored_steps"]) == (3, 1)
-
-
-def test_an_interval_is_as_wide_as_the_queries_are_few() -> None:
-    def width(queries: int) -> float:
-        transitions = [
-            step(
-                row,
-                "answered" if row % 10 < 5 else "refused",
-                over=True,
-                original_query=f"q{row % queries}",
-            )
-            for row in range(400)
-        ]
-        found = rates(transitions, rows=400, rollout=400, max_steps=1)
-        low, high = found["success_interval_start"]
-        return float(high - low)
-
-    assert width(10) > 3 * width(400)
-    assert width(400) == pytest.approx(0.1, abs=0.002)
+    assert (found["unscored_steps"], found["unscored_rate"]) == (2, pytest.approx(2 / 16))
 
 
 def test_refusal_rates_are_corrected_where_the_labels_were_measured() -> None:
@@ -162,49 +123,16 @@ def test_refusal_rates_are_corrected_where_the_labels_were_measured() -> None:
     assert not [name for name in plain if "corrected" in name]
 
 
-def test_a_run_that_never_got_a_score_has_no_rate() -> None:
-    accuracy = LabelAccuracy(sensitivity=0.8, specificity=0.9, positives=500, negatives=500)
-    found = rates([step(0, "unscored")], rows=1, rollout=32, max_steps=5, accuracy=accuracy)
-    assert found["success_rate_end"] is None
-    assert found["refusal_corrected_rate_end"] is None
-    assert found["refusal_interval_end"] == [0.0, 1.0]
-    assert found["unscored_rate"] == 1.0
-
-
-def test_the_table_has_a_note_where_it_has_no_success_or_one_in_both_columns() -> None:
-    def run(rows: int, max_steps: int = 1) -> dict[str, Any]:
-        steps = [step(row, "answered", over=True) for row in range(rows)]
-        return rates(steps, rows=rows, rollout=4, max_steps=max_steps)
-
-    assert "no episode is counted" in notes_on_ends([run(2, 3), run(2, 3)])
-    assert "no episode is counted" not in notes_on_ends([run(2, 3), run(3, 3)])
-    overlaps = [run(rows)["ends_overlap"] for rows in (3, 4, 7, 8, 80)]
-    assert overlaps == [True, True, True, False, False]
-    assert "in common" in notes_on_ends([run(7)])
-    assert not notes_on_ends([run(8)])
-
-
-def tally(*steps: dict[str, Any]) -> Tally:
-    counted = Tally()
+def counted(*steps: dict[str, Any]) -> Rows:
+    rows = Rows()
     for each in steps:
-        counted.count_step(each)
-    return counted
-
-
-SCORED = (step(0, "answered"), step(1, "refused"), step(2, "refused", partial=True))
-
-
-def test_unscored_steps_are_in_no_rate_but_their_own() -> None:
-    without, found = tally(*SCORED).metrics(), tally(*SCORED, *[step(3, "unscored")] * 5).metrics()
-    changed = {name for name in without if without[name] != found[name]}
-    assert changed == {"outcome/unscored_rate", "outcome/unscored_steps"}
-    assert found["outcome/refusal_rate"] == pytest.approx(2 / 3)
-    assert found["outcome/unscored_rate"] == pytest.approx(5 / 8)
+        rows.add(each)
+    return rows
 
 
 def test_every_kind_of_step_is_counted_apart() -> None:
-    """An undetermined reply is neither an answer nor a refusal."""
-    found = tally(
+    """An undetermined reply is neither an answer nor a refusal; an unscored step is in no rate."""
+    steps = (
         step(0, "answered"),
         step(1, "refused"),
         step(2, "answered", undetermined=True),
@@ -213,28 +141,34 @@ def test_every_kind_of_step_is_counted_apart() -> None:
         step(5, "refused", rejected="cut", adopted=False),
         step(6, "answered", reward_parts={"intent_kept": 0.0, "judge_repaired": 1.0}),
         step(7, "answered"),
-        step(8, "unscored", rejected="drifted", reward_parts={}),
     )
+    unscored = [step(row, "unscored", rejected="drifted", reward_parts={}) for row in (8, 9)]
+    rows = counted(*steps, *unscored)
     expected = {
         "outcome/answered_rate": 4,
         "outcome/refusal_rate": 2,
+        "outcome/partial_refusal_rate": 0,
         "outcome/undetermined_rate": 1,
         "outcome/filtered_rate": 1,
         "outcome/drifted_rate": 1,
         "mutators/drifted_rate": 1,
         "mutators/adopted_rate": 6,
+        "mutators/noop": 8,
         "rejected/cut": 1,
         "reward/judge_repaired": 2,
+        "reward/intent_kept": 7,
     }
-    metrics = found.metrics()
-    assert {name: metrics[name] * 8 for name in expected} == pytest.approx(expected)
+    found, alone = (step_metrics(rows.together(range(end))) for end in (10, 8))
+    assert {name: found[name] * 8 for name in expected} == pytest.approx(expected)
+    assert (found["outcome/unscored_steps"], found["outcome/unscored_rate"]) == (2, 0.2)
+    changed = {name for name in alone if alone[name] != found[name]}
+    assert changed == {"outcome/unscored_rate", "outcome/unscored_steps"}
 
 
 def test_an_episode_has_the_return_and_the_length_of_its_scored_steps() -> None:
-    rows = Rows()
-    assert "rollout/success_rate" not in rows.together(range(9)).metrics()
     ends = [step(1, "unscored"), step(2, "answered", over=True), step(3, "refused", over=True)]
-    assert [rows.add(line) for line in (step(0, "refused"), *ends)] == [None, None, 0, 3]
-    found = rows.together(range(9)).metrics()
+    rows = counted(step(0, "refused"), *ends)
+    assert "rollout/success_rate" not in episode_metrics(rows.together(range(1, 3)))
+    found = episode_metrics(rows.together(range(9)))
     names = ("episodes", "success_rate", "ep_rew_mean", "ep_len_mean")
     assert [found[f"rollout/{name}"] for name in names] == pytest.approx([2, 0.5, 0.425, 1.5])
