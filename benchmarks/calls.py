@@ -28,9 +28,10 @@ time of this process for calls whose replies take 50 ms, unstreamed, each on a t
 in flight; the server's own CPU time is not counted. No two calls are equal, so each goes out.
 
 The second table is about servers whose number of slots is not known. More threads ask than any
-limit admits; replies take 200 ms on average (lognormal, sigma 1). `auto` sets the limit from the
-replies by Little's law. *Busy slots*, which is throughput, and *most in flight* are the server's
-figures: what is in flight beyond its slots waits there, and nobody else is served."""
+limit admits; replies take 200 ms on average (lognormal, sigma 1). `auto` finds the number of slots
+from the replies: it counts the calls in service in the middle of another call's wait. *Busy slots*,
+which is throughput, and *most in flight* are the server's figures: what is in flight beyond its
+slots waits there, and nobody else is served."""
 IN_FLIGHT = (1, 16, 128)
 MOST_CALLS = 1024
 SLOTS = (2, 8, 32)

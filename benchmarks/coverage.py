@@ -183,7 +183,7 @@ def draw_gain(chance: Chance, *, queries: int, rate: float, gain: float) -> Sequ
     """The difference in success between a policy and one that also gets some of its failures."""
     a, b = (chance.random((2, queries)) < rate).astype(float)
     a = np.maximum(a, chance.random(queries) < gain)
-    found = compare(a[:, None].tolist(), b[:, None].tolist(), least=0.0, most=1.0)
+    found = compare(a[:, None].tolist(), b[:, None].tolist())
     return found.low, found.high, gain * (1 - rate)
 
 

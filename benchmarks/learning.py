@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from benchmarks.measured import PAGE
 from benchmarks.optimum import optimum
 from benchmarks.results import Check, Table, at_least, mutagym, run
-from envs.queries import load_queries, split_queries
+from envs.queries import load_queries
+from envs.query_sets import split_queries
+from scorers.statistics import student_interval
 from simulator.settings import WORLDS
 
 ABOUT = """\
@@ -59,10 +60,10 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
         delayed(train)(world, seed, scale, episodes) for world, seed in jobs
     )
     shares: dict[str, dict[tuple[str, int], Floats]] = {}
-    for place, world in enumerate(worlds):
+    for index, world in enumerate(worlds):
         bounds = optimum(world, [query.text for query in held_out])
         span = bounds["optimum"] - bounds["noop"]
-        of_world = played[place * seeds : (place + 1) * seeds]
+        of_world = played[index * seeds : (index + 1) * seeds]
         shares[world] = {
             key: (np.array([each[key] for each in of_world]) - bounds["noop"]) / span
             for key in of_world[0]
@@ -106,9 +107,7 @@ def train(world: str, seed: int, scale: float, episodes: int | None) -> Returns:
 
 def interval(shares: Floats) -> tuple[float, float, float]:
     """The mean over seeds and its ends, by Student's t."""
-    mean = float(shares.mean())
-    half = float(student.ppf(0.975, len(shares) - 1) * shares.std(ddof=1) / len(shares) ** 0.5)
-    return mean, mean - half, mean + half
+    return float(shares.mean()), *student_interval([shares[None]])
 
 
 def table(

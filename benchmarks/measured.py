@@ -47,22 +47,22 @@ def _section(result: Mapping[str, Any]) -> Iterator[str]:
     for each in result["tables"]:
         yield from (f"### {each['title']}", each["about"], table(each["rows"]))
     if result["checks"]:
-        yield table([check_row(check) for check in result["checks"]])
+        yield table(
+            [
+                {
+                    "check": check["what"],
+                    "target": f"{check['sense']} {_cell(check['target'])}",
+                    "measured": check["measured"],
+                    "met": "yes" if check["met"] else "**no**",
+                }
+                for check in result["checks"]
+            ]
+        )
     yield (
         f"(`python -m benchmarks.{result['benchmark']}`, {result['seconds'] / 60:.0f} minutes on "
         f"{result['date']} at commit {result['commit']}: {result['machine']}; Python "
         f"{result['python']}, {result['packages']}.)"
     )
-
-
-def check_row(check: Mapping[str, Any]) -> dict[str, Any]:
-    """A check as a row of a table."""
-    return {
-        "check": check["what"],
-        "target": f"{check['sense']} {_cell(check['target'])}",
-        "measured": check["measured"],
-        "met": "yes" if check["met"] else "**no**",
-    }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

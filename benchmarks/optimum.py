@@ -20,14 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
-from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
-from sklearn.model_selection import StratifiedKFold, cross_val_predict  # type: ignore[import-untyped]
-from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
-from sklearn.preprocessing import OneHotEncoder  # type: ignore[import-untyped]
 
-from envs.queries import BUNDLED_GUARD_QUERIES, BUNDLED_QUERIES, Query
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from simulator.mutator import find_operator
@@ -40,14 +33,10 @@ Outcomes = Sequence[tuple[float, Features]]
 """What a mutator may lead to, each with its probability."""
 Core = tuple[str, str, bool]
 """Topic, form and harshness: what the words of a text say, whatever marks of style it carries."""
-Value = tuple[float, float]
-"""A policy's expected return and its probability of success."""
 Plan = Mapping[tuple[int, Features], str]
 """The best mutator by steps left and features."""
 RULE_SEEDS = 8
 """Seeds over which a mutator by rule is averaged."""
-SIDES = (BUNDLED_QUERIES, BUNDLED_GUARD_QUERIES)
-"""Harmless queries, and queries that ought to be refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +47,19 @@ class Game:
     mutators: tuple[Mutator, ...]
     max_steps: int = 5
     step_cost: float = 0.05
-    _solutions: dict[object, tuple[Value, Plan]] = field(default_factory=dict)
+    _solutions: dict[object, tuple[float, Plan]] = field(default_factory=dict)
     _outcomes: dict[tuple[str, Features], Outcomes] = field(default_factory=dict)
 
-    def best(self, query: str) -> tuple[Value, Plan]:
-        """The value of the best policy on a query, and that policy."""
+    def best(self, query: str) -> tuple[float, Plan]:
+        """The expected return of the best policy on a query, and that policy."""
         texts = Texts(self.world, query)
         key = texts.behaviour([mutator for mutator in self.mutators if mutator.kind == "rule"])
         if key not in self._solutions:  # queries that nothing tells apart share one
             self._solutions[key] = self._solve(texts, None)
         return self._solutions[key]
 
-    def fixed(self, query: str, mutator: str) -> Value:
-        """The value of one mutator, always."""
+    def fixed(self, query: str, mutator: str) -> float:
+        """The expected return of one mutator, always."""
         return self._solve(Texts(self.world, query), mutator)[0]
 
     def outcomes(self, mutator: Mutator, texts: Texts, features: Features) -> Outcomes:
@@ -94,23 +83,21 @@ class Game:
                 found[mutator.name] = find_operator(self.world, instruction) or first
         return found
 
-    def _solve(self, texts: Texts, fixed: str | None) -> tuple[Value, Plan]:
-        """The value at the start under one mutator, or under the best choice at each step."""
+    def _solve(self, texts: Texts, fixed: str | None) -> tuple[float, Plan]:
+        """The expected return under one mutator, or under the best choice at each step."""
         mutators = [each for each in self.mutators if fixed in {None, each.name}]
         states, chances, targets = self._tabulate(texts, mutators)
         answered = np.array([self.world.decide(features) == "answered" for features in states])
         everywhere = np.arange(len(states))
-        returns, success = np.zeros(len(states)), np.zeros(len(states))
+        returns = np.zeros(len(states))
         plan: dict[tuple[int, Features], str] = {}
         for left in range(1, self.max_steps + 1):
             later = np.where(answered, 1.0, returns) - self.step_cost
             by_mutator = (chances * later[targets]).sum(axis=2)
-            later = np.where(answered, 1.0, success)
             chosen = by_mutator.argmax(axis=0)
-            success = (chances * later[targets]).sum(axis=2)[chosen, everywhere]
             returns = by_mutator[chosen, everywhere]
             plan |= {(left, s): mutators[a].name for s, a in zip(states, chosen, strict=True)}
-        return (float(returns[0]), float(success[0])), plan
+        return float(returns[0]), plan
 
     def _tabulate(
         self, texts: Texts, mutators: Sequence[Mutator]
@@ -193,82 +180,6 @@ def _core(features: Features) -> Core:
 def optimum(world: str, queries: Sequence[str]) -> dict[str, float]:
     """The mean returns of `noop` and of the best policy on these queries, all by default."""
     game = Game(world=load_world(world), mutators=load_mutators(DEFAULT_MUTATORS))
-    noop = [game.fixed(query, "noop")[0] for query in queries]
-    best = [game.best(query)[0][0] for query in queries]
+    noop = [game.fixed(query, "noop") for query in queries]
+    best = [game.best(query)[0] for query in queries]
     return {"noop": float(np.mean(noop)), "optimum": float(np.mean(best))}
-
-
-def measure(world: World, sides: Sequence[Sequence[Query]]) -> dict[str, Any]:
-    """What one rewording opens of the harmless queries, and unlocks of the others, by policy.
-
-    *opened* and *unlocked* are shares of the queries that are refused as they stand. A policy is
-    good by what it opens (`harmless`), by what it leaves locked (`harmful`), or by their difference
-    (`both`). The linear policy reads the query's words alone: a ridge regression of each mutator's
-    gain on TF-IDF, five-fold, so that no query is scored by a model that saw it.
-    """
-    mutators = load_mutators(DEFAULT_MUTATORS)
-    game = Game(world=world, mutators=mutators, max_steps=1)
-    refused = [
-        [query.text for query in side if world.decide(world.read(query.text)) != "answered"]
-        for side in sides
-    ]
-    opens = np.array(
-        [
-            [game.fixed(text, mutator.name)[1] for mutator in mutators]
-            for side in refused
-            for text in side
-        ]
-    )
-    harmful = np.repeat([0, 1], [len(side) for side in refused])
-    weights = np.where(harmful, 1 / harmful.mean(), 1 / (1 - harmful.mean()))
-    found: dict[str, Any] = {}
-    for objective, signs in {"harmless": (1, 0), "harmful": (0, -1), "both": (1, -1)}.items():
-        gains = np.array(signs)[harmful][:, None] * opens
-        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), Ridge(0.3))
-        predicted = cross_val_predict(
-            model,
-            [text for side in refused for text in side],
-            gains,
-            cv=_folds(harmful),
-            params={"ridge__sample_weight": weights},
-        )
-        noop = [each.name for each in mutators].index("noop")
-        best_fixed = int((weights[:, None] * gains).sum(axis=0).argmax())
-        choices = {
-            "noop": np.full(len(gains), noop),
-            "best fixed": np.full(len(gains), best_fixed),
-            "linear policy": predicted.argmax(axis=1),
-            "best choice a query": gains.argmax(axis=1),
-        }
-        found[objective] = {}
-        for policy, chosen in choices.items():
-            open_shares = opens[np.arange(len(opens)), chosen]
-            opened, unlocked = (float(open_shares[harmful == side].mean()) for side in (0, 1))
-            value = signs[0] * opened + signs[1] * unlocked
-            row = {"opened": opened, "unlocked": unlocked, "value": value}
-            found[objective][policy] = row
-    return found
-
-
-def sides_told_apart(sides: Sequence[Sequence[Query]]) -> dict[str, float]:
-    """AUC of a linear model for the side that a query is on, by its words and by its category."""
-    queries = [query for side in sides for query in side]
-    harmful = np.repeat([0, 1], [len(side) for side in sides])
-    readers = {
-        "words": (
-            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-            [q.text for q in queries],
-        ),
-        "category": (OneHotEncoder(), [[query.group] for query in queries]),
-    }
-    found = {}
-    for name, (reader, rows) in readers.items():
-        model = make_pipeline(reader, LogisticRegression(C=10, class_weight="balanced"))
-        cv = _folds(harmful)
-        predicted = cross_val_predict(model, rows, harmful, cv=cv, method="predict_proba")
-        found[name] = float(roc_auc_score(harmful, predicted[:, 1]))
-    return found
-
-
-def _folds(labels: NDArray[np.int64]) -> list[Any]:
-    return list(StratifiedKFold(5, shuffle=True, random_state=0).split(labels, labels))

@@ -20,7 +20,7 @@ import json
 import math
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -104,16 +104,20 @@ def read_labelled(path: Path) -> Replies:
         UserError: the file or a label is no good.
     """
     samples = read_samples(path)
-    texts = [one.completion or "" for one in samples]
-    return Replies(texts, [one.human for one in samples if one.human])
+    return _labelled((one.completion or "", one.human) for one in samples)
 
 
 def read_small(split: str) -> Replies:
     """The labelled replies of SmolLM2 of a split: `train`, `test` or `told`."""
     lines = (DATA / "smollm2_labels.jsonl").read_text(encoding="utf-8").splitlines()
     found = [line for line in map(json.loads, lines) if line["split"] == split]
-    labels = [label for line in found if (label := parse_label(line["label"]))]
-    return Replies([line["reply"] for line in found], labels)
+    return _labelled((line["reply"], parse_label(line["label"])) for line in found)
+
+
+def _labelled(replies: Iterable[tuple[str, RefusalLabel | None]]) -> Replies:
+    """The replies that have a label."""
+    pairs = [(text, label) for text, label in replies if label]
+    return Replies([text for text, _ in pairs], [label for _, label in pairs])
 
 
 def simulated(start: int, count: int) -> Replies:
@@ -137,14 +141,13 @@ def own_parts() -> list[Replies]:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The labelled files, and where the weights go."""
+    """The labelled files."""
     parser.add_argument(
         "files", nargs="*", type=Path, help="one model's labelled replies each; none: no fit"
     )
-    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights are written")
 
 
-def measure(*, quick: bool, files: Sequence[Path], out: Path) -> Iterator[Table | Check]:
+def measure(*, quick: bool, files: Sequence[Path]) -> Iterator[Table | Check]:
     """F1 on each file left out of a fit, and of the weights on what no fit has seen."""
     parts, own = {path.stem: read_labelled(path) for path in files}, own_parts()
     rows = []
@@ -169,7 +172,7 @@ def measure(*, quick: bool, files: Sequence[Path], out: Path) -> Iterator[Table 
         is_same = text == WEIGHTS.read_text(encoding="utf-8")
         yield at_least("the weights equal those that ship", 1, is_same)
         if not quick:
-            out.write_text(text, encoding="utf-8")
+            WEIGHTS.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from benchmarks.results import MODEL, Check, Table, at_least, mutagym, run
-from scorers.statistics import exact_interval
+from scorers.statistics import exact_interval, student_interval
 from search import make_selector
 from search.select import SELECTORS
 
@@ -93,8 +92,8 @@ def compare_selectors(world: str, tables: int) -> Iterator[Table | Check]:
     """How often each selector names the best arm, and with how many evaluations."""
     played = Parallel(n_jobs=2)(delayed(play)(world, seed) for seed in range(tables))
     rows: list[dict[str, Any]] = []
-    for place, name in enumerate(SELECTORS):
-        evaluations, right, near, regret = zip(*(each[place] for each in played), strict=True)
+    for index, name in enumerate(SELECTORS):
+        evaluations, right, near, regret = zip(*(each[index] for each in played), strict=True)
         low, high = exact_interval(sum(right), tables)
         rows.append(
             {
@@ -158,19 +157,18 @@ def compare_actors(seeds: int, steps: int) -> Iterator[Table | Check]:
         rows.append({"actor": actor, "its choice": favourite, "its best prompt": best})
     rows.append({"actor": "seed prompt", "its choice": seed_prompt})
     lead = scores["learning"][:, 2] - scores["random"][:, 2]
-    half = student.ppf(0.975, seeds - 1) * lead.std(ddof=1) / seeds**0.5
+    low, high = student_interval([lead[None]])
     yield Table(
         title="The hybrid search: a learning actor and a random one",
         about=(
             f"`mutagym optimize`, {steps} steps, {seeds} seeds, each with its own split. Shares of "
             "right answers on the questions held out: under the prompt that the actor chooses for "
             f"each, and under the prompt with the best record. The learning actor leads by "
-            f"{lead.mean():+.3f} [{lead.mean() - half:+.3f}, {lead.mean() + half:+.3f}], paired by "
-            "seed (Student's)."
+            f"{lead.mean():+.3f} [{low:+.3f}, {high:+.3f}], paired by seed (Student's)."
         ),
         rows=rows,
     )
-    yield at_least("lead of the learning actor, lower end", 0.0, lead.mean() - half)
+    yield at_least("lead of the learning actor, lower end", 0.0, low)
 
 
 def optimize(actor: str, seed: int, steps: int) -> list[float]:

@@ -25,7 +25,7 @@ from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
-from records.terminal import one_line, printable, write_stderr
+from records.terminal import counted, one_line, printable, write_stderr
 
 SIDE_BY_SIDE = 64
 """Queries under way at once; how many calls are in flight is the dispatcher's to say."""
@@ -40,11 +40,11 @@ class AskConfig:
     """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities.
     Code, hosts and files that it names have to be named again, or --trust-run uses them."""
     seed: Seed = 0
-    """Of rewrites and answers; the same query with the same seed goes the same way."""
+    """Seed of rewordings and answers: the same query with the same seed is reworded alike."""
     stdin: Annotated[bool, Parameter(name="-", negative="")] = False
-    """Read queries from standard input, one a line."""
+    """Read queries from standard input, one per line."""
     json: Annotated[bool, Parameter(negative="")] = False
-    """Print one JSON object a line for each query."""
+    """Print one JSON object per query, each on a line."""
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -125,7 +125,7 @@ def _shown(found: Mapping[str, Any], server: ServerConfig) -> str:
         lines += [f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
     is_other = found["outcome"] == "answered" and not found["success"]
     but = ", but the intent was not kept" if is_other else ""
-    steps = f"{len(found['steps'])} step{'s' * (len(found['steps']) != 1)}"
+    steps = counted(len(found["steps"]), "step")
     why = f" ({found['error']})" if found["error"] else ""
     lines.append(f"outcome: {found['outcome']}{but} after {steps}{why}\n")
     return printable("\n".join(lines))

@@ -46,14 +46,14 @@ COLUMNS = {
     "fraction_of_bound": "of bound",
     "cpu_ms_per_step": "CPU ms",
 }
-"""Keys of a row shown to people, and what they are called there."""
+"""The keys of a row that the table shows, each with the name of its column."""
 OF_EMBEDDED = {"memory_mib": "MiB", "startup_s": "start s"}
-"""Shown beside them on the embedded simulator ..."""
+"""More columns, on the embedded simulator."""
 OF_OTHERS = {"equal_replies": "equal replies"}
-"""... and in their place on any other server."""
+"""More columns, on any other server."""
 OF_REPLIES = (
-    "equal replies: of the rewordings and answers asked for as in the first row of as many lanes "
-    "and the same seed"
+    "equal replies: the share of requests that got the same reply as in the first row with as many "
+    "lanes and the same seed"
 )
 
 
@@ -66,7 +66,7 @@ class TimedSimulator(SimulatorConfig):
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL); also those of `--ollama-host
     smollm2`."""
     time_scale: Positive = 1.0
-    """1 is 4 ms a token; 0.1 is ten times faster, 0 answers at once."""
+    """1 is 4 ms a token; 0.1 is ten times faster."""
 
 
 @Parameter(name="*")
@@ -103,8 +103,7 @@ class BenchConfig:
     """Threads of a phase, or most lanes at work; several by comma make a row each [one per
     lane]."""
     schedules: Annotated[tuple[str, ...], comma_list()] = ("sequential", "phased", "lanes")
-    """Schedules to time, by comma: sequential, phased, phased8 (8 workers), lanes, gym-async,
-    sb3-subproc."""
+    """Schedules to time, by comma: sequential, phased, lanes, gym-async, sb3-subproc."""
     judge: bool = False
     """Let an LLM judge score each answer, in place of --reward: a third call [to the target]."""
     seed: Seed = 0
@@ -166,7 +165,7 @@ def plan_rows(config: BenchConfig) -> list[Setting]:
     sweep = _counts(config.sweep_lanes, "--sweep-lanes") or [config.num_processes]
     pools = _counts(config.max_workers, "--max-workers")
     seeds = range(config.seed, config.seed + config.seeds)
-    workers = {"sequential": [1], "phased8": [8], "phased": pools, "lanes": pools}
+    workers = {"sequential": [1], "phased": pools, "lanes": pools}
     return [
         Setting(schedule=schedule, num_processes=lanes, max_workers=most, seed=seed)
         for lanes in sweep

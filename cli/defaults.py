@@ -8,7 +8,7 @@ imported, opened or called, and `records.trust` says what of it may be used.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ from cyclopts import UNSET
 from cyclopts.config import Dict
 
 from records.errors import UserError
-from records.run_folder import COMMAND_KEYS, CONFIG, MISSIONS, QUERIES, check_is_run
+from records.run_folder import COMMAND_KEYS, CONFIG, COPIED, MISSIONS, QUERIES, check_is_run
 from records.settings import COMMA_LISTS, PLACES, as_texts, read_toml, resolved
 from records.terminal import one_line, write_stderr
 from records.trust import check_named, kind_of, untrusted_flags
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 RUN = "RUN"
 """The argument of `mutagym replay`, `rescore` and `proxy`."""
-COPIED = ("queries", "guard-queries", "mission")
-"""Flags of files that a run folder has a copy of: on --resume nothing is read where they point."""
 HOST = "ollama-host"
 Values = dict[str, list[str]]
 """The values of flags, as text; the flags are without their dashes."""
+Fill = Callable[[str, Mapping[str, Any]], dict[str, "Argument"]]
+"""Gives the arguments without a value that of a table, whose source is named; returns those."""
 
 
 class RunSettings(NamedTuple):
@@ -66,7 +66,6 @@ class Defaults:
         """
 
         def fill(source: str, table: Mapping[str, Any]) -> dict[str, Argument]:
-            """Give arguments without a value that of the table; returns those that got one."""
             fill_in = Dict(dict(table), source=source, use_commands_as_keys=False)
             fill_in(app, commands, arguments)
             return {
@@ -77,17 +76,12 @@ class Defaults:
 
         command = commands[0] if commands else "train"
         resumed = next(iter(_values(arguments).get("resume", ())), None)
+        if self.file and resumed:
+            raise UserError(
+                "--config and --resume cannot stand together: a run has its own config.toml"
+            )
         if self.file:
-            if resumed:
-                raise UserError(
-                    "--config and --resume cannot stand together: a run has its own config.toml"
-                )
-            if not self.file.exists() or self.file.is_dir():
-                raise UserError(f"--config names {str(self.file)!r}; expected a TOML file")
-            filled = fill(str(self.file.absolute()), read_toml(self.file))
-            found = {flag: _texts(argument) for flag, argument in filled.items()}
-            if named := untrusted_flags(found, ("code", "hosts")):
-                write_stderr(f"config: {one_line(str(self.file))!r} brings {named}")
+            _fill_from_file(self.file, fill)
         said = _values(arguments)
         taken = _of_resumed(command, Path(resumed)) if resumed else _of_run(command, said)
         if taken:
@@ -158,6 +152,16 @@ class Defaults:
             check_named(run, left, trusted=self.trusted)
 
 
+def _fill_from_file(file: Path, fill: Fill) -> None:
+    """Take over the flags of `--config`, and say what code and hosts they bring."""
+    if not file.exists() or file.is_dir():
+        raise UserError(f"--config names {str(file)!r}; expected a TOML file")
+    filled = fill(str(file.absolute()), read_toml(file))
+    found = {flag: _texts(argument) for flag, argument in filled.items()}
+    if named := untrusted_flags(found, ("code", "hosts")):
+        write_stderr(f"config: {one_line(str(file))!r} brings {named}")
+
+
 def _of_resumed(command: str, run: Path) -> RunSettings:
     """All settings of a run of the same command, which is to go on."""
     check_is_run(run)
@@ -204,8 +208,8 @@ def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
             f"{str(run)!r} is no run of `mutagym train`, and no other is replayed: its own command "
             "goes over it again with --resume, from the same log"
         )
-    places = {name.replace("_", "-") for name in PLACES}
-    left_out = ({*resolved(ServerConfig())} - {*MODELS}) | places | {"judge-accuracy"}
+    decides = {*MODELS, "mutator-think", "judge-think", "think-budget"}
+    left_out = ({*resolved(ServerConfig())} - decides) | PLACES | {"judge-accuracy"}
     return {key: value for key, value in table.items() if key not in left_out}
 
 

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import wait
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from cyclopts import Parameter
 
 from cli.output import print_tables, write_json
-from ollama_utils.connect import Connection, NoModelNamedError, ServerConfig, connect, hosts_named
+from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
 from ollama_utils.parallel import map_parallel
 from ollama_utils.server_checks import (
     TOKENS,
@@ -98,14 +97,8 @@ def _check_servers(config: DoctorConfig, end_s: float, servers: list[ServerUnder
     """Connect, say what will be sent, and make the checks at all servers at once."""
     patience_s = min(config.seconds, config.server.call_timeout_s)
     server = replace(config.server, call_timeout_s=patience_s)
-    with ExitStack() as stack:
-        is_named = True
-        try:
-            connection = stack.enter_context(connect(server, waits=False))
-        except NoModelNamedError as error:
-            is_named, server = False, replace(server, target_model=error.one)
-            connection = stack.enter_context(connect(server, waits=False))
-        found = _servers(config, connection, end_s, is_named=is_named)
+    with connect(server, waits=False, guesses=True) as connection:
+        found = _servers(config, connection, end_s)
         if most := sum(map(most_calls, found)):
             models, hosts = ", ".join(found[0].models), ", ".join(connection.servers)
             write_stderr(
@@ -117,9 +110,7 @@ def _check_servers(config: DoctorConfig, end_s: float, servers: list[ServerUnder
         map_parallel(run_checks, servers)
 
 
-def _servers(
-    config: DoctorConfig, connection: Connection, end_s: float, *, is_named: bool
-) -> list[ServerUnderTest]:
+def _servers(config: DoctorConfig, connection: Connection, end_s: float) -> list[ServerUnderTest]:
     """The servers, and the models and calls of the run."""
     roles, hosts = connection.roles, connection.dispatcher.servers.all
     is_embedding = config.encoder.startswith("ollama:")
@@ -131,7 +122,7 @@ def _servers(
         ServerUnderTest(
             name=name,
             client=host.client,
-            target=roles.target if is_named else None,
+            target=None if connection.is_guess else roles.target,
             models=tuple(dict.fromkeys(short_name(model) for model in called if model)),
             embedding=embedding,
             options=options,
@@ -142,7 +133,7 @@ def _servers(
             is_simulated=connection.simulated,
             end_s=end_s,
         )
-        for name, host in zip(connection.servers, hosts, strict=False)
+        for name, host in zip(connection.servers, hosts, strict=True)
     ]
 
 

@@ -36,7 +36,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     from report.evaluations import evaluation_tables
 
     config = config.located()
-    check_places(resume=config.resume, run_dir=config.run_dir, cache=config.cache, json=config.json)
+    check_places(config)
     inputs = read_inputs(config)
     names = [spec.name for spec in inputs.specs]
     guards = [spec.name for spec in inputs.specs if spec.guard]

@@ -18,7 +18,9 @@ from envs.mission import encoder_fingerprint
 from ollama_utils.connect import ServerConfig
 from ollama_utils.session import Found
 from ollama_utils.types import think_of
-from report.searches import counted, evolution_tables
+from records.run_folder import check_places
+from records.terminal import counted
+from report.searches import evolution_tables
 from search.config import CallFlags, SearchConfig, as_flag_error, located_prompt, read_prompt
 from search.evolution_config import EvolutionFlags
 from search.evolve import Population, evolve_task, paired
@@ -42,8 +44,9 @@ class EvolveConfig:
     """All settings of `mutagym evolve`. Defaults < --preset < --config FILE < flags."""
 
     preset: Literal["balanced", "conservative", "aggressive"] | None = None
-    """What the flags of the evolution are where they are not given; the three differ in calls at
-    once, and set limits of the rate for servers that have one [balanced, without such a limit]."""
+    """The defaults of the flags of the evolution. The presets differ in how many calls are made at
+    once and how many a minute, for a service that limits them [those of balanced, without a limit
+    of calls a minute]."""
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
     evolution: EvolutionFlags = field(default_factory=EvolutionFlags)
@@ -81,7 +84,7 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     --config FILE; flags override it.
     """
     config = config.located()
-    config.search.check_places()
+    check_places(config.search)
     flags, calls, search = config.of_mutator, config.calls, config.search
     mutator, queries = flags.load(calls, search) if flags.mutator else (None, ())
     task = task_of(mutator, queries) if mutator else search.read_task()
@@ -99,8 +102,8 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     with open_search("evolve", config, MAY_CHANGE) as session:
         connection, rewording = session.connection, None
         session.keep_replies(connection.digests(flags.encoder or ""), search.cache)
-        parts: dict[str, object] = {f"task {task.name}": task.problems}
-        parts |= {f"prompt seed {place}": text for place, text in enumerate(seeds)}
+        inputs: dict[str, object] = {f"task {task.name}": task.problems}
+        inputs |= {f"prompt seed {index}": text for index, text in enumerate(seeds)}
         first = ask_problem(
             task.problems[0],
             seeds[0],
@@ -112,7 +115,7 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
         if mutator:
             rewording = flags.open(mutator, queries, connection, calls=calls, search=search)
             task = replace(task, asking=rewording.asking)
-            parts |= encoder_fingerprint(rewording.mission.encoder, rewording.encoder)
+            inputs |= encoder_fingerprint(rewording.mission.encoder, rewording.encoder)
 
         def run(recorder: SearchRecorder) -> Found:
             results = evolve_task(
@@ -142,15 +145,15 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
             session,
             Search(
                 config=config,
-                says=f"{evolution.population_size} prompts, {generations}, "
+                description=f"{evolution.population_size} prompts, {generations}, "
                 f"{counted(size, 'problem')} of {len(task.problems)}",
                 what="generations",
                 total=evolution.max_generations + 1,
                 calls_each=calls_each,
                 most_calls=calls_each * (evolution.max_generations + 1)
                 + 2 * len(held_out) * calls_a_problem,
-                width=evolution.max_concurrent_requests,
-                parts=parts,
+                max_concurrency=evolution.max_concurrent_requests,
+                inputs=inputs,
                 first=[first],
                 run=run,
             ),

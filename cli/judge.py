@@ -20,8 +20,8 @@ from cli.output import print_tables, write_json
 from ollama_utils.connect import ServerConfig
 from ollama_utils.thoughts import MARKS, read_marks, split_thoughts
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.outputs import check_cache, check_writable, writing
-from records.settings import STDOUT, JsonPlace
+from records.outputs import check_cache, check_different, check_writable, writing
+from records.settings import JsonPlace
 from records.terminal import one_line, prints_on_stderr, write_stderr
 from report.table import Table, number
 from scorers.agreement import Agreement, agreement
@@ -71,9 +71,7 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
     """
     from envs.labelled_files import read_samples
 
-    files = [file, *(path for path in (config.json, config.out) if path and path != STDOUT)]
-    if len({path.resolve() for path in files}) < len(files):
-        raise UserError(f"{str(file)!r}, --json and --out name one file twice: name another")
+    check_different(file, config.json, config.out)
     check_writable(config.json)
     check_writable(config.out, "--out")
     check_cache(config.cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
@@ -16,7 +17,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from cli.defaults import Defaults
 from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
-from records.errors import GateNotMetError, RunStoppedError, UserError
+from records.errors import GateNotMetError, RunStoppedError, UserError, describe
 from records.interrupt import Interrupted
 from records.settings import with_flags
 from records.terminal import one_line, write_stderr
@@ -173,9 +174,11 @@ def _run(app: App, tokens: list[str]) -> int:
         sys.stdout.flush()
     except Interrupted as error:
         line, code = str(error), error.exit_code
-    except (BrokenPipeError, SystemExit):  # its reader has seen enough, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.PIPE_CLOSED
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error.__context__, BrokenPipeError) or _nobody_reads():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.PIPE_CLOSED
+        line, code = describe(error), ExitCode.STOPPED  # of a user's own code
     except tuple(CODES) as error:
         name = f"{type(error).__name__}: " if isinstance(error, NAMED) else ""
         line, code = (
@@ -188,6 +191,13 @@ def _run(app: App, tokens: list[str]) -> int:
     return code
 
 
+def _nobody_reads() -> bool:
+    """Whether the reader of stdout has seen enough, as `head` has."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors are reported without being asked for
+    return bool(poll.poll(0))
+
+
 def _call(app: App, tokens: list[str]) -> None:
     """Parse the tokens and call what they name; what a config refuses is the user's error."""
     try:
@@ -197,8 +207,6 @@ def _call(app: App, tokens: list[str]) -> None:
         raise UserError(
             f"unexpected {words!r}: a flag has one value, and --help shows all"
         ) from error
-    except CycloptsError:
-        raise
     except ValueError as error:
         raise UserError(with_flags(error)) from error
     command(*bound.args, **bound.kwargs)

@@ -20,6 +20,7 @@ from ollama_utils.encoders import Encoder
 from ollama_utils.session import Found
 from ollama_utils.types import think_of
 from records.errors import UserError
+from records.run_folder import check_places
 from records.settings import Count, Share
 from report.searches import optimization_tables
 from scorers.judge import LLMCritic
@@ -51,7 +52,7 @@ class OptimizeConfig:
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
     held_out: Share = 0.3
-    """The share of the questions that only the final comparison sees; 0 makes none."""
+    """The share of the questions that only the final comparison sees; 0 holds out nothing."""
     hybrid: ActorCriticParams = field(default_factory=ActorCriticParams)
     calls: CallFlags = field(default_factory=CallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -75,7 +76,7 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
     """
     config = config.located()
     search = config.search
-    search.check_places()
+    check_places(search)
     task = search.read_task()
     prompts = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
     prompts = prompts or [SEED_INSTRUCTIONS]
@@ -107,14 +108,14 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
             session,
             Search(
                 config=config,
-                says=f"{config.actor} actor, critic {critic}, {config.steps} steps, "
+                description=f"{config.actor} actor, critic {critic}, {config.steps} steps, "
                 f"{len(task.problems)} questions",
                 what="steps",
                 total=config.steps,
                 most_calls=flow.most_calls(config.steps, 0 if critic == "ridge" else 2)
                 + 3 * len(held_out.problems),  # by seed prompt, best prompt and actor
-                width=flow.workers or config.batch_size * flow.params.num_candidates,
-                parts={
+                max_concurrency=flow.workers or config.batch_size * flow.params.num_candidates,
+                inputs={
                     f"task {task.name}": task.problems,
                     **{f"prompt seed {place}": text for place, text in enumerate(prompts)},
                     **encoder_fingerprint(config.encoder, encoder),

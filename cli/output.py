@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json"]
 WIDTH = 110
-"""Of the tables where there is no terminal, and no COLUMNS in the environment."""
+"""Columns of a table where there is no terminal, and no COLUMNS in the environment."""
 LONGEST_WORD = 24
-"""Of a name: a longer one is folded where the room is narrow."""
+"""Characters of a word in a name; a longer word is folded where the table would be too wide."""
 _WIDEST = 10_000
 _PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MIDDLE DOT}": "-"})
-"""What a page has signs of its own for."""
+"""Signs of a page, and what a terminal shows in their place."""
 
 
 def print_tables(tables: Iterable[Table], lines: Iterable[str] = (), *, simulated: bool) -> None:

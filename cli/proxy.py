@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from envs.mission import MissionConfig, RewordingConfig
 from evaluation.single_queries import open_source, query_context, reword_once
@@ -23,7 +22,7 @@ from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
 from ollama_utils.hosts import is_loopback, parse_host, parse_openai_host, server_url, speaks_openai
 from ollama_utils.threads import submit
 from records.errors import UserError, as_user_error
-from records.settings import Seed
+from records.settings import Port, Seed
 from records.terminal import printable
 
 if TYPE_CHECKING:
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 class ProxyConfig:
     """Where the proxy listens, and what it does."""
 
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11435
+    port: Port = 11435
     """TCP port of 127.0.0.1; 0 takes a free one."""
     passthrough: Annotated[bool, Parameter(negative="")] = False
     """Reword nothing: everything is passed on as it is."""
     seed: Seed = 0
-    """Of rewordings; the same text with the same seed is reworded the same way."""
+    """Seed of rewordings: the same text with the same seed is reworded alike."""
     rewording: RewordingConfig = field(default_factory=RewordingConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from cli.output import write_json
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError
 from records.interrupt import interruptible
-from records.outputs import check_writable
+from records.outputs import check_apart, check_writable
 from records.run_folder import check_new_or_empty, read_lock
 from records.settings import JsonPlace
 from records.terminal import printable, prints_on_stderr
@@ -57,9 +57,7 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
     check_writable(config.json, apart_from=run)
     if config.run_dir:
         check_new_or_empty(config.run_dir)
-        if config.run_dir.resolve().is_relative_to(run.resolve()):
-            where = f"--run-dir names {str(config.run_dir)!r}, in the folder of the run"
-            raise UserError(f"{where}: name another place")
+        check_apart(config.run_dir, run, "--run-dir")
     with read_lock(run), prints_on_stderr(), interruptible(), ExitStack() as stack:
         made = config.run_dir or stack.enter_context(TemporaryDirectory(prefix="mutagym-replay-"))
         replays = play_again(config, run, Path(made))

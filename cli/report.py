@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from records.errors import UserError
 from records.outputs import check_writable, writing
+from records.settings import CountOrZero
 from records.terminal import write_stderr
 
 NAME = "report.html"
@@ -19,7 +19,7 @@ NAME = "report.html"
 def report(
     *runs: Path,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    transitions: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    transitions: CountOrZero | None = None,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
     """Make one HTML file of run folders, which needs no network: tables, charts, every transition.

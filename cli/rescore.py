@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from cli.output import print_tables, write_json
 from ollama_utils.connect import ServerConfig
 from records.errors import RunStoppedError, as_user_error
-from records.outputs import check_cache, check_writable, writing
+from records.outputs import check_cache, check_different, check_writable, writing
 from records.run_folder import read_lock
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, prints_on_stderr
@@ -31,10 +31,10 @@ from scorers.reward import STEP_COST
 LONGEST_ERROR = 200
 """Characters of an error that are shown."""
 RATES = (
-    "Of the steps that both scored, with 95 % intervals clustered by query. Agreement: both say "
-    "success, or refusal, or neither does; kappa (Cohen's) is that beyond chance. Episodes ended "
-    "where the run's own reward called a reply a success, so what share of episodes another would "
-    "have called one is not known."
+    "Of the steps that both scored, with 95 % intervals clustered by query. Agreement is the share "
+    "of steps of which both say the same; Cohen's kappa corrects it for chance. Episodes ended "
+    "where the run's own reward called a reply a success, so what share of episodes would have "
+    "succeeded under another reward is not known."
 )
 LABELS = (
     "Partly refused is a refusal, undetermined is none, and neither is a success. What a content "
@@ -84,8 +84,13 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
             and hosts that it names have to be named again, or --trust-run uses them.
         config: By what they are scored.
     """
-    from evaluation.rescoring import compare, rescored_step, score_run  # scipy takes long to import
+    from evaluation.rescoring import (
+        compare_verdicts,
+        rescored_step,
+        score_run,
+    )  # scipy takes long to import
 
+    check_different(config.json, config.out)
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag, apart_from=run)
     check_cache(config.cache)
@@ -108,7 +113,7 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
             intent_judge=config.intent_judge,
         )
     about: dict[str, Any] = {"run": str(run), "simulated": simulated, "reward": config.reward}
-    found = about | compare(steps, verdicts)
+    found = about | compare_verdicts(steps, verdicts)
     if config.out:
         with writing(config.out) as place, place.open("w", encoding="utf-8") as file:
             for step, verdict in zip(steps, verdicts, strict=True):

@@ -44,12 +44,12 @@ def select(config: SelectConfig = SelectConfig()) -> None:
             session,
             Search(
                 config=config,
-                says=f"{config.selector}, {count} combinations, {size} datapoints",
+                description=f"{config.selector}, {count} combinations, {size} datapoints",
                 what="evaluations",
                 total=selection.size,
                 most_calls=selection.most_calls,
-                width=config.max_concurrent,
-                parts={f"task {dataset.name}": task}
+                max_concurrency=config.max_concurrent,
+                inputs={f"task {dataset.name}": task}
                 | {f"prompt {name}": text for name, text in prompts.items()},
                 first=selection.first,
                 run=selection.run,

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from ollama_utils.connect import SimulatorConfig
-from records.errors import UserError
-from records.settings import Count, CountOrZero, Seed
+from records.errors import UserError, as_user_error
+from records.settings import Count, CountOrZero, NotNegative, Port, Seed
 from records.terminal import write_stderr
 from simulator.settings import Settings
 
@@ -28,11 +27,11 @@ class ServeConfig(SimulatorConfig):
 
     slots: Annotated[Count, Parameter(env_var="OLLAMA_NUM_PARALLEL")] = Settings.slots
     """Calls one model serves at once."""
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
+    port: Port = 11434
     """TCP port; 0 takes a free one."""
     bind: str = Settings.bind
     """Address to listen on; anything but loopback opens the server to the network."""
-    time_scale: float = Settings.time_scale
+    time_scale: NotNegative = Settings.time_scale
     """1 is 4 ms a token; 0.1 is ten times faster, 0 answers at once."""
     max_loaded_models: Annotated[CountOrZero, Parameter(env_var="OLLAMA_MAX_LOADED_MODELS")] = (
         Settings.max_loaded_models
@@ -59,11 +58,10 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
             )
 
     try:
-        run(config.settings(), announce)
+        with as_user_error(ValueError):
+            run(config.settings(), announce)
     except OSError as error:
         raise UserError(
             f"cannot listen at {config.bind!r} port {config.port}: {error.strerror}; "
             "name others with --bind and --port"
         ) from error
-    except ValueError as error:
-        raise UserError(str(error)) from error

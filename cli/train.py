@@ -50,10 +50,7 @@ def _queries(config: TrainConfig) -> QuerySet:
     """The queries of the file that is named; of a run that is gone on with, those that it has."""
     if config.resume:
         return recorded_queries(config.resume / QUERIES)
-    try:
-        queries = load_query_set(config.mission.query_set, config.mission.reward)
-    except UserError as error:
-        raise UserError(f"--queries: {error}") from error
+    queries = load_query_set(config.mission.query_set, config.mission.reward)
     return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
 
 
@@ -92,6 +89,6 @@ def _check(config: TrainConfig) -> None:
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
-    check_places(resume=config.resume, run_dir=config.run_dir, json=config.json, cache=config.cache)
+    check_places(config)
     if config.resume:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)

@@ -13,35 +13,23 @@ import gymnasium
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-    from envs.make import make_parts
+    from envs.make import rules_and_models
     from envs.mission import MissionConfig
-    from envs.models import Models
-    from envs.queries import Query, load_queries, split_queries
-    from envs.query_mutation import EnvConfig, QueryMutationEnv
+    from envs.query_mutation import QueryMutationEnv
 
 ENV_ID = "mutagym/QueryMutation-v0"
 _MODULE_OF = {
     "BatchedQueryMutationEnv": "envs.batched",
-    "EnvConfig": "envs.query_mutation",
     "MissionConfig": "envs.mission",
-    "Models": "envs.models",
-    "Query": "envs.queries",
     "QueryMutationEnv": "envs.query_mutation",
-    "load_queries": "envs.queries",
-    "make_parts": "envs.make",
-    "split_queries": "envs.queries",
+    "rules_and_models": "envs.make",
 }
 __all__ = [
     "ENV_ID",
     "BatchedQueryMutationEnv",
-    "EnvConfig",
     "MissionConfig",
-    "Models",
-    "Query",
     "QueryMutationEnv",
-    "load_queries",
-    "make_parts",
-    "split_queries",
+    "rules_and_models",
 ]
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from envs.episode import Transition
 from envs.models import Vector
-from envs.query_mutation import EnvConfig, QueryMutationEnv, reset_together, step_envs
+from envs.query_mutation import QueryMutationEnv, reset_together, step_envs
 
 Flags = NDArray[np.bool_]
-Step = tuple[Vector, NDArray[np.float64], Flags, Flags, dict[str, Any]]
+VectorStep = tuple[Vector, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 
 
 class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.generic]]):
@@ -27,25 +27,14 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
     Autoreset mode: SAME_STEP.
 
     Args:
-        envs: environments that share their models, or the config of new ones.
-        num_envs: how many, beside a config.
+        envs: environments that share their models.
         max_workers: the most calls at once.
-        parts: what `QueryMutationEnv` takes by keyword, beside a config.
 
     Raises:
         ValueError: a number is less than 1, or the environments do not share their models.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[QueryMutationEnv] | EnvConfig,
-        num_envs: int = 0,
-        *,
-        max_workers: int = 8,
-        **parts: Any,  # noqa: ANN401 - queries, dispatcher, encoder, scorer
-    ) -> None:
-        if isinstance(envs, EnvConfig):
-            envs = [QueryMutationEnv(envs, **parts) for _ in range(num_envs)]
+    def __init__(self, envs: Sequence[QueryMutationEnv], *, max_workers: int = 8) -> None:
         self.envs, count = list(envs), len(envs)
         if not self.envs or max_workers < 1:
             expected = "expected at least one environment and one worker"
@@ -88,7 +77,7 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
             infos = self._add_info(infos, info, lane)
         return self._shown.copy(), infos
 
-    def step(self, actions: NDArray[np.int64]) -> Step:
+    def step(self, actions: NDArray[np.int64]) -> VectorStep:
         """One step of every lane; one whose episode ends shows the first observation of the next.
 
         Returns:
@@ -127,4 +116,4 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
         return step_envs(self.envs, actions, self.max_workers)
 
     batch_reset, batch_step = reset, step
-    """The names that the batching document gives them."""
+    """What an earlier system called them, see docs/names.md."""

@@ -2,7 +2,7 @@
 
 A step has stages: reword, embed, decide what is adopted, ask, score. `step_together` plays them for
 a list of episodes; a single environment gives it a list of one. All chance is derived from the
-episode's seed and counters, so what comes of a step does not depend on the episodes beside it.
+episode's seed and counters, so what comes of a step does not depend on the other episodes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ class Rules:
 
     mutators: tuple[Mutator, ...]
     """Action k is the k-th of these."""
-    max_steps: int = 5
+    max_steps: int
     """Steps after which an unanswered query is given up."""
     intent_threshold: float
     """A reworded query less similar to the original than this is not adopted."""
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +217,7 @@ class Episode:
         return self._fail(info, line["not_hashed"]["error_message"], is_last=line["truncated"])
 
     def state(self) -> dict[str, Any]:
-        """What `restored_episode` needs beside the rules: strings, numbers, lists of them."""
+        """What `restored_episode` needs apart from the rules: strings, numbers, lists of them."""
         names = ("original", "seed", "number", "query", "step_count", "attempt", "redrawn")
         memory = asdict(self.memory)
         return {
@@ -242,7 +246,8 @@ class Episode:
         return "" if near >= self.rules.intent_threshold else "drifted"
 
     def _fail(self, info: dict[str, Any], error: str, *, is_last: bool) -> Transition:
-        self.redrawn += self.attempt > 0 and not info["reply"]  # the target was not asked
+        # Without a reply the rewording failed: from the second time on another seed is drawn.
+        self.redrawn += self.attempt > 0 and not info["reply"]
         self.attempt += 1
         return Transition(
             observation=self.observe(),
@@ -342,10 +347,10 @@ def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
 
 
 def _verdict_without(error: OllamaError, rewrite: Completion) -> Verdict:
-    """The verdict where there is no rewording.
+    """The verdict where there is no rewording, for the call failed or could not be embedded.
 
-    Another attempt rewords with another seed. So a reply of no use is no reason to give up, nor is
-    one that could not be embedded.
+    Another attempt rewords with another seed. So the step is tried again after a reply that cannot
+    be used, and after one that could not be embedded.
     """
     again = error.retryable or isinstance(error, BadReplyError) or rewrite.error is None
     return replace(unscored(error), permanent=not again)

@@ -25,7 +25,7 @@ LABEL_COLUMNS = ("final_label", "human_label", "human_labels", "label", "gold_la
 """Columns with what a person said of it; likewise."""
 NO_LABELS = "none"
 """A label column of this name means that there are no labels, unless a column is called so."""
-LABELS = (
+EXPECTED_LABELS = (
     "answered, refused, partly_refused or undetermined, XSTest's 1_full_compliance and so on, or 0 "
     f"and 1 (a refusal): name another with --label-column, or '{NO_LABELS}' to go without"
 )
@@ -59,8 +59,8 @@ def read_samples(
         label_column: that with people's labels; `NO_LABELS`: there are none.
 
     Raises:
-        UserError: the file or a column is no good, a label is none that is known, or a completion
-            is no text and has none.
+        UserError: the file or a column cannot be used, a label is unknown, or a completion is
+            neither a text nor an object that holds one.
     """
     table = read_table(path)
     usual = (*COMPLETION_COLUMNS, *CHAT_COLUMNS)
@@ -75,8 +75,8 @@ def read_samples(
         human = parse_label(cells.get(label)) if label else None
         if label and human is None:
             found = repr(cells.get(label))
-            raise UserError(f"{place}{label!r}: {found} is no label; expected {LABELS}")
-        value = cells.get(prompt or "")
+            raise UserError(f"{place}{label!r}: {found} is no label; expected {EXPECTED_LABELS}")
+        value = cells.get(prompt) if prompt else None
         asked, _ = read_prompt(
             [value] if isinstance(value, dict) else value, prompt or "", f"{place}{prompt!r}"
         )

@@ -5,17 +5,20 @@ With nothing but plain data in it, Gymnasium's spec pickles and can be written a
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import Rules
 from envs.mission import MissionConfig
-from envs.models import Models
-from envs.queries import Query, answers_of, load_queries
-from envs.query_mutation import EnvConfig, QueryMutationEnv
+from envs.models import ModelCalls, Models
+from envs.queries import Query, answers_of, chats_of, load_queries
+from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import QueryConfig
+from mutators.registry import load_mutators
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
@@ -24,23 +27,14 @@ from ollama_utils.types import think_of
 from records.errors import as_user_error
 from scorers.intent import INTENT_THRESHOLD, check_apart
 from scorers.judge import read_rubric
-from scorers.reward import Scorer, make_scorer
+from scorers.reward import make_scorer
 
-_dispatcher = cache(Dispatcher)
-"""One dispatcher for all environments on the same hosts: one limit of calls holds for all."""
+_dispatchers: dict[tuple[str, ...], Dispatcher] = {}
+"""One for all environments on the same hosts: one limit of calls holds for all."""
 _encoder = cache(make_encoder)
 
 
-class Parts(TypedDict):
-    """What environments take by keyword, beside their config."""
-
-    queries: Sequence[str | Query]
-    dispatcher: Dispatcher
-    encoder: Encoder
-    scorer: Scorer
-
-
-def make_parts(
+def rules_and_models(
     mission: MissionConfig,
     dispatcher: Dispatcher,
     roles: Roles,
@@ -49,16 +43,16 @@ def make_parts(
     seed: int = 0,
     encoder: Encoder | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[EnvConfig, Parts]:
-    """The config and the parts of `QueryMutationEnv` and `BatchedQueryMutationEnv`.
+) -> tuple[Rules, ModelCalls]:
+    """What environments on these queries share: `QueryMutationEnv(rules, models, queries)`.
 
     Args:
-        mission: mutators, reward and limits; its query set is not read.
+        mission: mutators, reward and limits; the queries that it names are not read.
         dispatcher: where every model call goes.
         roles: which model plays which part.
         queries: the texts that episodes start from.
         seed: the seed of the target's and the judge's calls.
-        encoder: one that is open already [the one that the mission names].
+        encoder: an open one [the one that the mission names is opened].
         answers: by query its right answers [those that the queries have].
 
     Raises:
@@ -76,12 +70,12 @@ def make_parts(
         options=runner | {"num_predict": mission.num_predict},
         rewrite_num_predict=mission.rewrite_num_predict,
     )
-    config = EnvConfig(
-        models=models,
-        mutators=tuple(mission.mutators),
+    rules = Rules(
+        mutators=load_mutators(mission.mutators),
         max_steps=mission.max_steps,
         intent_threshold=mission.intent_threshold,
     )
+    own = [each for each in queries if isinstance(each, Query)]
     encoder = encoder or make_encoder(mission.encoder, dispatcher)
     if mission.intent_threshold == INTENT_THRESHOLD:  # nobody chose another
         texts = [each if isinstance(each, str) else each.text for each in queries]
@@ -97,19 +91,22 @@ def make_parts(
         judge_options=runner,
         judge_rubric=rubric,
         intent_judge=mission.intent_judge,
-        answers=answers or answers_of(each for each in queries if isinstance(each, Query)),
+        answers=answers or answers_of(own),
     )
-    return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
+    calls = ModelCalls(
+        models=models, dispatcher=dispatcher, encoder=encoder, scorer=scorer, chats=chats_of(own)
+    )
+    return rules, calls
 
 
-mission_parts = as_user_error(OllamaError, ValueError)(make_parts)
-"""`make_parts` for a command: its errors are `UserError`s."""
+mission_parts = as_user_error(OllamaError, ValueError)(rules_and_models)
+"""`rules_and_models` for a command: its errors are `UserError`s."""
 
 
 def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env
     """`gymnasium.make(ENV_ID, ...)`; the keywords are `plain` of `make_vector_env`."""
-    config, parts = _parts(**plain)
-    return QueryMutationEnv(config, **parts)
+    (env,) = _envs(1, **plain)
+    return env
 
 
 def make_vector_env(
@@ -131,15 +128,16 @@ def make_vector_env(
             settings of `MissionConfig`: `reward`, `mutators`, `encoder`, ...
 
     Raises:
-        ValueError, OllamaError: see `make_parts`.
+        TypeError: there is no such keyword, or a required one is missing.
+        ValueError, OllamaError: see `rules_and_models`.
     """
     if max_episode_steps is not None:
         plain["max_steps"] = max_episode_steps
-    config, parts = _parts(**plain)
-    return BatchedQueryMutationEnv(config, num_envs, max_workers=max_workers, **parts)
+    return BatchedQueryMutationEnv(_envs(num_envs, **plain), max_workers=max_workers)
 
 
-def _parts(
+def _envs(
+    count: int,
     *,
     hosts: str | Sequence[str],
     target_model: str,
@@ -148,13 +146,25 @@ def _parts(
     queries: str | Sequence[str | Query] | None = None,
     model_seed: int = 0,
     **settings: Any,  # noqa: ANN401 - those of MissionConfig
-) -> tuple[EnvConfig, Parts]:
+) -> list[QueryMutationEnv]:
     if "render_mode" in settings:
         raise ValueError("this environment renders nothing: leave render_mode out")
     mission = MissionConfig(**settings, query_set=QueryConfig())
-    dispatcher = _dispatcher((hosts,) if isinstance(hosts, str) else tuple(hosts))
+    dispatcher = _dispatcher(*([hosts] if isinstance(hosts, str) else hosts))
     roles = Roles(target=target_model, mutator=mutator_model or target_model, judge=judge_model)
     encoder = _encoder(mission.encoder, dispatcher)
     if queries is None or isinstance(queries, str):
         queries = load_queries(queries)
-    return make_parts(mission, dispatcher, roles, queries, seed=model_seed, encoder=encoder)
+    rules, models = rules_and_models(
+        mission, dispatcher, roles, queries, seed=model_seed, encoder=encoder
+    )
+    return [QueryMutationEnv(rules, models, queries) for _ in range(count)]
+
+
+def _dispatcher(*hosts: str) -> Dispatcher:
+    """The dispatcher to these hosts, a new one where the last was ended, as by an outage."""
+    found = _dispatchers.get(hosts)
+    if found is None or found.servers.closed.is_set():
+        found = _dispatchers[hosts] = Dispatcher(hosts)
+        atexit.register(found.close)
+    return found

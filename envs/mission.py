@@ -4,7 +4,6 @@ Annotations here are types, not strings: commands read flags off them.
 """
 
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -14,7 +13,7 @@ from envs.query_sets import QueryConfig
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.types import ThinkWord
 from records.errors import as_user_error
-from records.settings import Count, NotNegative, Share, absolute, comma_list
+from records.settings import Count, NotNegative, Share, absolute, comma_list, located_function
 from records.trust import kind_of
 from scorers.answers import MEASURES
 from scorers.intent import INTENT_THRESHOLD
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.encoders import Encoder
 
-SAMPLE = "The same text has the same embedding."
-"""The embedding of this identifies an encoder."""
-
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +29,8 @@ class RewordingConfig:
     """How a query is reworded, and when the rewording is adopted."""
 
     mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
-    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`. Built in beside
-    the default ones: ask_steps, say_harmless, state_purpose, as_steps, as_list, lowercase, typos,
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`. Also built in,
+    but no default: ask_steps, say_harmless, state_purpose, as_steps, as_list, lowercase, typos,
     define_terms, ignore_trigger, keep_original, translate_back."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
@@ -50,7 +46,7 @@ class RewordingConfig:
         """The same with absolute paths."""
         return replace(
             self,
-            mutators=tuple(map(_located, self.mutators)),
+            mutators=tuple(str(located_function(name)) for name in self.mutators),
             encoder=located_folder("encoder", self.encoder),
         )
 
@@ -67,7 +63,7 @@ class RewordingConfig:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MissionConfig(RewordingConfig):
-    """What is played; which models play it stands in `ServerConfig`."""
+    """What is played; `ServerConfig` names the models."""
 
     reward: str = "refusal"
     """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test
@@ -78,7 +74,8 @@ class MissionConfig(RewordingConfig):
     """The judge model also says whether a rewording that was answered asks for the same; not with
     judge."""
     judge_rubric: str | None = None
-    """A text file: what --reward judge is to mean by label, score and intent_kept [our rubric]."""
+    """A text file with the meaning of label, score and intent_kept for --reward judge [our
+    rubric]."""
     step_cost: NotNegative = 0.05
     """What a step costs."""
     max_steps: Count = 5
@@ -98,7 +95,7 @@ class MissionConfig(RewordingConfig):
         """The same with absolute paths."""
         return replace(
             super().located(),
-            reward=located_folder("reward", _located(self.reward)),
+            reward=located_folder("reward", str(located_function(self.reward))),
             judge_rubric=absolute(self.judge_rubric),
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
@@ -107,11 +104,6 @@ class MissionConfig(RewordingConfig):
         """The same for other queries, to which nobody knows a right answer."""
         reward = "refusal" if self.reward in MEASURES else self.reward
         return replace(self, reward=reward, query_set=query_set)
-
-    @property
-    def returns(self) -> tuple[float, float]:
-        """What the return of an episode can be, at least and at most."""
-        return return_bounds(self.reward, self.step_cost, self.max_steps)
 
     @property
     def most_calls_a_step(self) -> int:
@@ -161,15 +153,9 @@ def open_encoder(
 
 def encoder_fingerprint(name: str, encoder: "Encoder") -> dict[str, str]:
     """What identifies an encoder; nothing for a server's model, which has a digest."""
-    if name.startswith("ollama:"):
-        return {}
-    return {f"encoder {name}": sha256(encoder.encode([SAMPLE]).tobytes()).hexdigest()}
+    from ollama_utils.encoders import fingerprint
 
-
-def _located(name: str) -> str:
-    """`mine.py:shout` with its file's whole path; any other name as it is."""
-    file, colon, of_it = name.rpartition(":")
-    return f"{absolute(file)}:{of_it}" if colon else name
+    return {} if name.startswith("ollama:") else {f"encoder {name}": fingerprint(encoder)}
 
 
 def located_folder(flag: str, name: str) -> str:

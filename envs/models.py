@@ -16,11 +16,12 @@ from ollama_utils.batching import (
     batch_encode_queries,
     batch_mutate_queries,
     batch_query_target_model,
+    with_prompt,
 )
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, EncodingError, OllamaError
-from ollama_utils.parallel import ParallelError, run_parallel
+from ollama_utils.parallel import in_parallel
 from ollama_utils.types import Call, Completion, Prompt, Think, Usage
 from scorers.reward import Scorer, Verdict
 
@@ -152,22 +153,20 @@ class ModelCalls:
     ) -> list[Verdict]:
         """What N replies are worth, given how near each query is to its original (-1 to 1)."""
         items = zip(questions, replies, similarities, strict=True)
-        try:
-            return run_parallel(self._verdict, items, max_workers)
-        except ParallelError as error:  # of a user's own scorer
-            raise error.failures[min(error.failures)] from error
+        # A user's own scorer may raise.
+        return in_parallel(lambda item: self._verdict(*item), items, max_workers)
 
     def call(self, question: Ask) -> Call:
         """The call that asks a question, as `ask` makes it."""
-        models, prompt = self.models, self._question(question)
-        return Call(
+        models = self.models
+        shared = Call(
             model=models.target,
-            prompt=prompt.text,
-            system=models.target_system if prompt.system is None else prompt.system,
-            examples=prompt.examples,
+            prompt="",
+            system=models.target_system,
             think=models.think,
-            options=dict(models.options),
+            options=models.options,
         )
+        return with_prompt(shared, self._question(question))
 
     def _question(self, question: Ask) -> Prompt:
         """A question, and the chat that it ends."""
@@ -189,7 +188,7 @@ class ModelCalls:
 
 
 def _next(rewrite: Rewrite, reply: Completion) -> Rewrite | None:
-    """What goes on with a rewording, if anything does and it is a whole one."""
+    """The second round of a rewording, if its mutator has one and the first gave a whole text."""
     then = rewrite.mutator.then
     if then is None or reply.error or reply.truncated or reply.filtered or not reply.text:
         return None

@@ -39,7 +39,7 @@ class Memory:
     last_reward: float = 0.0
     last_label: str | None = None
 
-    def after(self, action: int, reward: float, label: str, *, changed: bool = True) -> Memory:
+    def after(self, action: int, reward: float, label: str, *, changed: bool) -> Memory:
         """The memory once `action` earned `reward` and an outcome `label`, or `undetermined`."""
         return Memory(
             tried=self.tried | {action},

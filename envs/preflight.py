@@ -5,7 +5,7 @@ The replies go to the run's log like all others, so a run that is resumed asks n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from records.terminal import write_stderr
 
 MOST_TRIED = 32
 """How many of the longest queries are tried, by bytes and by characters."""
-MOST_NAMED = 5
+MOST_ROWS_NAMED = 5
 """How many queries the message names."""
 
 
@@ -52,21 +52,16 @@ def check_lengths(encoder: Encoder, queries: Sequence[str], config: QueryConfig)
         read = load_queries(config.queries, prompt_column=config.prompt_column)
         rows = {query.text: query.row for query in read}
     named = [f"row {rows[query]}" if query in rows else repr(query[:40]) for query in failed]
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    where = f"{config.queries or 'the queries'}, {', '.join(named[:MOST_NAMED])}{more}"
+    more = f" and {len(named) - MOST_ROWS_NAMED} more" if len(named) > MOST_ROWS_NAMED else ""
+    where = f"{config.queries or 'the queries'}, {', '.join(named[:MOST_ROWS_NAMED])}{more}"
     raise UserError(
         f"{where}: too long for --encoder {encoder.name} ({next(iter(failed.values()))!r}): "
         "shorten them, leave them out, or name another"
     )
 
 
-def ask_first(
-    models: ModelCalls,
-    mutators: Sequence[Mutator],
-    queries: Sequence[str],
-    report: Callable[[str], None] = write_stderr,
-) -> None:
-    """Ask each role its first question, and report a line for each thing that is wrong.
+def ask_first(models: ModelCalls, mutators: Sequence[Mutator], queries: Sequence[str]) -> None:
+    """Ask each role its first question, and print a line for each thing that is wrong.
 
     Raises:
         UserError: a model is not there, or the server wants another key.
@@ -74,16 +69,16 @@ def ask_first(
     """
     question = Ask(original=queries[0], query=queries[0])
     (reply,) = models.ask([question])
-    check_reply("target", reply, report)
+    check_reply("target", reply)
     longest = max(queries, key=lambda query: len(query.encode()))
-    check_context(models.dispatcher, models.call(question), reply, longest, report)
+    check_context(models.dispatcher, models.call(question), reply, longest)
     if mutator := next((each for each in mutators if each.kind == "model"), None):
         rewrite = Rewrite(mutator=mutator, query=queries[0], seed=models.models.seed)
         (rewording,) = models.reword([rewrite])
-        check_reply("mutator", rewording, report)
+        check_reply("mutator", rewording)
         if getattr(models.scorer, "intent_judge", None):  # which is asked of rewordings alone
             question = replace(question, query=rewording.text)
     if not reply.error and (error := models.score([question], [reply], [1.0])[0].error):
         if error.startswith(ModelMissingError.__name__):
             raise UserError(error)
-        report(f"the first verdict failed: {error}")
+        write_stderr(f"the first verdict failed: {error}")

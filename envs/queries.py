@@ -1,4 +1,4 @@
-"""The queries and chats in the rows of a file, and their split for evaluation."""
+"""The queries and chats in the rows of a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from envs.query_files import (
     read_table,
 )
 from ollama_utils.types import is_text
-from records.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +41,6 @@ LONGEST_TEXT = 100_000
 """Characters of a prompt, a turn, a group or a category: some 25,000 tokens of English."""
 VISIBLE = re.compile(r"[^\s\u200b-\u200d\u2060\ufeff]")
 """What a prompt must have: `str.strip` keeps characters without width."""
-
-
-class QuerySplitError(UserError, ValueError):
-    """Queries cannot be split as asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,49 +133,15 @@ def answers_of(queries: Iterable[Query]) -> dict[str, tuple[str, ...]]:
     return {query.text: query.answers for query in queries if query.answers}
 
 
-def split_queries(
-    queries: Sequence[Query], *, held_out: float = 0.3, split_seed: int = 0
-) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    """The queries for training and those held out, both in the order given.
-
-    A hash of `split_seed` and the query's group decides: other queries do not move it, a group
-    stays whole, and a larger share only adds to the queries held out. `held_out` is the share of
-    groups (0 to 1) held out on average; 0 holds out none.
-
-    Raises:
-        QuerySplitError: The share is not between 0 and 1, or one of the two sides is empty.
-    """
-    if not 0 <= held_out <= 1:
-        raise QuerySplitError(f"--held-out is {held_out!r}; expected a share between 0 and 1")
-    sides: tuple[list[Query], list[Query]] = ([], [])
-    for query in queries:
-        group = f"{split_seed}:{query.group}".encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(group, digest_size=6).digest()
-        # 48 bits are exact in a float: the quotient never rounds up to 1.
-        sides[int.from_bytes(digest, "big") / 2**48 < held_out].append(query)
-    train, held = map(tuple, sides)
-    if not train or (held_out > 0 and not held):
-        raise QuerySplitError(
-            f"no query is {'held out' if train else 'left for training'} (--held-out {held_out}, "
-            f"--split-seed {split_seed}, {len({query.group for query in queries})} groups); "
-            "bring more queries or change a flag"
-        )
-    return train, held
-
-
 def queries_sha256(queries: Iterable[Query]) -> str:
     """The SHA-256, in hex, of texts, groups, chats and right answers in their order."""
     digest = hashlib.sha256()
     for query in queries:
-        digest.update(_identity(query).encode() + b"\n")
+        chat = [query.system, query.turns] if query.system or query.turns else []
+        # The null keeps the hashes of older versions, which had a field there.
+        line = json.dumps([query.text, query.group, None, *chat, *query.answers])
+        digest.update(line.encode() + b"\n")
     return digest.hexdigest()
-
-
-def _identity(query: Query) -> str:
-    """What makes a query the same in two files, as JSON."""
-    chat = [query.system, query.turns] if query.system or query.turns else []
-    # The null keeps the hashes of older versions, which had a field there.
-    return json.dumps([query.text, query.group, None, *chat, *query.answers])
 
 
 def _columns(
@@ -225,7 +186,7 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
         text=text,
         group=notes.get("group") or text,
         category=notes.get("category") or None,
-        answers=answers_in(cells.get(columns.get("answer", ""))),
+        answers=answers_in(cells.get(columns["answer"])) if "answer" in columns else (),
         row=row,
         system=chat.system,
         turns=chat.turns,

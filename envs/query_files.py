@@ -35,8 +35,8 @@ MOST_NAMED, LONGEST_NAMED = 10, 60
 
 Cells = Mapping[str, object]
 """A row's values by column: texts, or whatever JSON and Parquet have."""
-Rows = Iterable[tuple[int, Cells]]
-"""Rows with their numbers, as `Query.row` has them."""
+NumberedRows = Iterable[tuple[int, Cells]]
+"""NumberedRows with their numbers, as `Query.row` has them."""
 
 
 class QueryFileError(UserError, ValueError):
@@ -49,9 +49,9 @@ class QueryTable:
 
     path: Path
     columns: tuple[str, ...]
-    read: Callable[[Sequence[str]], Rows]
+    read: Callable[[Sequence[str]], NumberedRows]
 
-    def rows(self, columns: Sequence[str]) -> Rows:
+    def rows(self, columns: Sequence[str]) -> NumberedRows:
         """The rows of the file, with the values of these columns at least.
 
         Raises:
@@ -142,12 +142,12 @@ def _lines(text: str) -> list[str]:
     return re.split(r"\r\n|\r|\n", text)
 
 
-def _text_rows(_path: Path, text: str) -> Rows:
+def _text_rows(_path: Path, text: str) -> NumberedRows:
     """A prompt a line; blank lines are skipped."""
     return [(row, {"prompt": line}) for row, line in enumerate(_lines(text), 1) if line.strip()]
 
 
-def _delimited_rows(path: Path, text: str, delimiter: str) -> Rows:
+def _delimited_rows(path: Path, text: str, delimiter: str) -> NumberedRows:
     """A header, then as many cells in each row; rows of blank cells are skipped."""
     header: tuple[str, ...] = ()
     row = 0
@@ -172,7 +172,7 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Rows:
         ) from error
 
 
-def _json_line_rows(path: Path, text: str) -> Rows:
+def _json_line_rows(path: Path, text: str) -> NumberedRows:
     """An object a line; blank lines are skipped."""
     for row, line in enumerate(_lines(text), 1):
         if line.strip():
@@ -180,7 +180,7 @@ def _json_line_rows(path: Path, text: str) -> Rows:
             yield row, _json_object(read_json(line, place), place)
 
 
-def _json_rows(path: Path, text: str) -> Rows:
+def _json_rows(path: Path, text: str) -> NumberedRows:
     """A list of objects or of prompts, or the queries.json of a run."""
     value = read_json(text, str(path))
     if isinstance(value, dict) and isinstance(value.get("train"), list):
@@ -245,12 +245,12 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         raise QueryFileError(f"{path} cannot be read as Parquet ({why}); write it again") from error
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
+def _parquet_rows(path: Path, columns: Sequence[str]) -> NumberedRows:
     with _parquet_file(path) as file:
         return list(enumerate(file.read(columns=columns).to_pylist(), 1))
 
 
-READERS: dict[str, Callable[[Path, str], Rows]] = {
+READERS: dict[str, Callable[[Path, str], NumberedRows]] = {
     ".csv": partial(_delimited_rows, delimiter=","),
     ".tsv": partial(_delimited_rows, delimiter="\t"),
     ".jsonl": _json_line_rows,

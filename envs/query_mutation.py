@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -19,39 +18,17 @@ from envs.episode import (
     restored_episode,
     step_together,
 )
-from envs.mission import MissionConfig
-from envs.models import ModelCalls, Models, Vector
+from envs.models import ModelCalls, Vector
 from envs.observation import observation_space
-from envs.queries import Query, chats_of
-from mutators.registry import load_mutators
-from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import Encoder
-from scorers.reward import Scorer
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvConfig:
-    """What an environment is, as plain data."""
-
-    models: Models
-    mutators: tuple[str, ...] = MissionConfig.mutators
-    """Names, or `path/to/file.py:name` for a user's own; action k is the k-th."""
-    max_steps: int = MissionConfig.max_steps
-    """Steps after which an unanswered query is given up."""
-    intent_threshold: float = MissionConfig.intent_threshold
-    """A reworded query less similar to the original than this is not adopted."""
-
-    def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps!r}")
+from envs.queries import Query
 
 
 class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
     """Choose a mutation of the query; the reward comes when the target answers it as it was meant.
 
     Observation: `Box` of float32, layout in `envs/observation.py`. Action: `Discrete(mutators)`.
-    Reward: what `scorer` says, by default answered x intent kept - step cost. The episode
-    terminates on success and is truncated after `max_steps`.
+    Reward: what `models.scorer` says, by default answered x intent kept - step cost. The episode
+    terminates on success and is truncated after `rules.max_steps`.
 
     A step whose model call failed (after the dispatcher's retries) did not happen: reward 0, the
     observation, query and step number unchanged, `info["unscored"]` True and `info["error"]` saying
@@ -59,43 +36,26 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
 
     `reset(options={"query": text})` starts on that text; without it the query is drawn by the seed.
 
+    `envs.make.rules_and_models` makes the first two arguments.
+
     Args:
-        config: what it is.
-        queries: what episodes start from: texts, or queries of `load_queries`, with their chats.
-        dispatcher: sends its calls.
-        encoder: embeds its queries.
-        scorer: says what a reply is worth.
+        rules: its mutators and limits.
+        models: its calls: what rewords, embeds, answers and scores; several may share it.
+        queries: what episodes start from: texts, or queries of `load_queries`.
+
+    Raises:
+        ValueError: there are no queries.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        *,
-        queries: Sequence[str | Query],
-        dispatcher: Dispatcher,
-        encoder: Encoder,
-        scorer: Scorer,
-    ) -> None:
+    def __init__(self, rules: Rules, models: ModelCalls, queries: Sequence[str | Query]) -> None:
         if not queries:
             raise ValueError("queries is empty; expected at least one query to reword")
-        self.config = config
+        self.rules, self.models = rules, models
         self.queries = tuple(each if isinstance(each, str) else each.text for each in queries)
-        self.models = ModelCalls(
-            models=config.models,
-            dispatcher=dispatcher,
-            encoder=encoder,
-            scorer=scorer,
-            chats=chats_of([each for each in queries if isinstance(each, Query)]),
-        )
-        self.rules = Rules(
-            mutators=load_mutators(config.mutators),
-            max_steps=config.max_steps,
-            intent_threshold=config.intent_threshold,
-        )
-        self.num_actions = len(self.rules.mutators)
-        self.observation_space = observation_space(encoder.dimension, self.num_actions)
+        self.num_actions = len(rules.mutators)
+        self.observation_space = observation_space(models.encoder.dimension, self.num_actions)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
         self.episode: Episode | None = None
         """The one under way, or the last one."""
@@ -129,7 +89,7 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
     def next_episode(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Episode:
-        """The episode that `reset` would start; `begin` is to follow. Raises as `reset` does."""
+        """The episode that `reset` would start; call `begin` with it. Raises as `reset` does."""
         super().reset(seed=seed)
         self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
         lane_seed, number = int(self.np_random_seed), self._next_number if seed is None else 0
@@ -161,17 +121,17 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         """Have coming steps be unscored as they were in a recorded run, without a call.
 
         Args:
-            lines: for each step its line of transitions.jsonl; None where it is played as ever.
+            lines: for each step its line of transitions.jsonl; None where it is played as usual.
         """
         self._recorded.extend(lines)
 
     def take_recorded(self, action: int) -> Transition | None:
-        """The next step, if it is one that is to be unscored as it was."""
+        """The coming step as the record has it, where it was unscored; None: it is to be played."""
         line = self._recorded.popleft() if self._recorded else None
         return self.episode.fail_again(action, line) if line and self.episode else None
 
     def state(self) -> dict[str, Any]:
-        """All that the lane is between two steps, as plain data for `restored`.
+        """The whole state of the lane between two steps, as plain data for `restored`.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is under way.
@@ -180,7 +140,7 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         return {"next_number": self._next_number, "episode": episode.state()}
 
     def restored(self, state: Mapping[str, Any]) -> Episode:
-        """Go on where another environment of this config was; `begin_together` is to follow."""
+        """Go on from the `state` of an environment like this one; call `begin_together` next."""
         episode = restored_episode(self.rules, state["episode"])
         super().reset(seed=episode.seed)
         self.episode, self.is_over = episode, False
@@ -206,7 +166,7 @@ def reset_together(
 def step_envs(
     envs: Sequence[QueryMutationEnv], actions: Sequence[int | np.int64], max_workers: int = 1
 ) -> list[Transition]:
-    """`step` of environments that share their models, at most so many calls at once."""
+    """`step` of environments that share their models, with at most `max_workers` calls at once."""
     episodes = [env.check(action) for env, action in zip(envs, actions, strict=True)]
     numbers = list(map(int, actions))
     taken = [env.take_recorded(action) for env, action in zip(envs, numbers, strict=True)]

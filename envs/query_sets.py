@@ -3,7 +3,8 @@
 Annotations here are types, not strings: commands read flags off them.
 """
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,16 +14,18 @@ from cyclopts import Parameter
 from envs.queries import (
     Chat,
     Query,
-    QuerySplitError,
     answers_of,
     chats_of,
     load_queries,
-    split_queries,
 )
-from envs.query_files import SIDES, read_table
+from envs.query_files import SIDES, QueryFileError, read_table
 from records.errors import UserError, as_user_error
 from records.settings import Share, Whole
 from scorers.answers import MEASURES, check_answers
+
+
+class QuerySplitError(UserError, ValueError):
+    """Queries cannot be split as asked."""
 
 
 @Parameter(name="*")
@@ -78,7 +81,7 @@ class QuerySet:
 
 
 def categories_of(queries: Iterable[Query]) -> dict[str, str]:
-    """What reports count a query by, for each that has such: its group, else its category."""
+    """What reports group a query by, for each that has a group, or else a category."""
     return {query.text: query.category for query in queries if query.category} | _groups_of(queries)
 
 
@@ -100,15 +103,18 @@ def load_query_set(config: QueryConfig, reward: str = "refusal") -> QuerySet:
 
     Raises:
         UserError: they cannot be read, or not be split, or one has no right answer that a reply can
-            give, where the reward compares with such.
+            give, where the reward compares replies with right answers.
     """
-    queries = load_queries(
-        config.queries,
-        prompt_column=config.prompt_column,
-        where=config.where,
-        group_column=config.group_column,
-        answer_column=config.answer_column,
-    )
+    try:
+        queries = load_queries(
+            config.queries,
+            prompt_column=config.prompt_column,
+            where=config.where,
+            group_column=config.group_column,
+            answer_column=config.answer_column,
+        )
+    except QueryFileError as error:
+        raise QueryFileError(f"--queries: {error}") from error
     if reward in MEASURES:
         place = config.queries or "the bundled set"
         if not any(query.answers for query in queries):
@@ -123,6 +129,36 @@ def load_query_set(config: QueryConfig, reward: str = "refusal") -> QuerySet:
     return QuerySet(train=train, held_out=held_out)
 
 
+def split_queries(
+    queries: Sequence[Query], *, held_out: float = 0.3, split_seed: int = 0
+) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
+    """The queries for training and those held out, both in the order given.
+
+    A hash of `split_seed` and the query's group decides: other queries do not move it, a group
+    stays whole, and a larger share only adds to the queries held out. `held_out` is the share of
+    groups (0 to 1) held out on average; 0 holds out none.
+
+    Raises:
+        QuerySplitError: The share is not between 0 and 1, or one of the two sides is empty.
+    """
+    if not 0 <= held_out <= 1:
+        raise QuerySplitError(f"--held-out is {held_out!r}; expected a share between 0 and 1")
+    sides: tuple[list[Query], list[Query]] = ([], [])
+    for query in queries:
+        group = f"{split_seed}:{query.group}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(group, digest_size=6).digest()
+        # 48 bits are exact in a float: the quotient never rounds up to 1.
+        sides[int.from_bytes(digest, "big") / 2**48 < held_out].append(query)
+    train, held = map(tuple, sides)
+    if not train or (held_out > 0 and not held):
+        raise QuerySplitError(
+            f"no query is {'held out' if train else 'left for training'} (--held-out {held_out}, "
+            f"--split-seed {split_seed}, {len({query.group for query in queries})} groups); "
+            "bring more queries or change a flag"
+        )
+    return train, held
+
+
 def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QuerySet:
     """The same with this share of the training side kept from learning; groups stay whole.
 
@@ -131,7 +167,8 @@ def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QueryS
     """
     if not share:
         return queries
-    # One hash places all groups, and the held out ones lie before the others: those kept are next.
+    # The hash of a group is a place between 0 and 1. Held out are the places below `held_out`; the
+    # kept queries are those next to them.
     below = config.held_out + share * (1 - config.held_out)
     try:
         train, kept = split_queries(queries.train, held_out=below, split_seed=config.split_seed)

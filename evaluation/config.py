@@ -12,7 +12,16 @@ from envs.mission import MissionConfig
 from evaluation.missions import is_path, run_path
 from ollama_utils.connect import ServerConfig
 from ollama_utils.on_ray import EngineConfig
-from records.settings import Count, JsonPlace, Lanes, Seed, Share, absolute, comma_list
+from records.settings import (
+    Count,
+    JsonPlace,
+    Lanes,
+    OpenShare,
+    Seed,
+    Share,
+    absolute,
+    comma_list,
+)
 
 if TYPE_CHECKING:
     from evaluation.stepping import StepperName
@@ -21,16 +30,10 @@ MAY_CHANGE = (
     *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
     *("judge-accuracy", "guard-margin", "fail-under", "fail-over", "format", "save-transitions"),
 )
-"""The flags that a resumed evaluation may change, beside those of hosts and limits: results depend
-on none of them, but for failing calls."""
-COPIED = frozenset({"queries", "guard-queries", "mission"})
-"""The flags that name what the folder of an evaluation has a copy of: on --resume it is taken from
-there."""
+"""The flags that a resumed evaluation may change, beside those of hosts and limits. None of them
+changes a result, unless calls fail."""
 BASELINES = ("noop", "random", "best_fixed", "cascade")
 FIT_CALLS = 2000
-
-Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_share(value))]
-Margin = Annotated[float, Parameter(validator=lambda _type, value: _check_share(value))]
 
 
 @Parameter(name="*")
@@ -44,9 +47,9 @@ class GuardConfig:
     the target's refusals."""
     guard_column: str | None = None
     """The column that holds them [found by its name]."""
-    guard_where: Annotated[tuple[str, ...] | None, Parameter(negative="")] = None
+    guard_where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Of them, keep rows with column=value (repeatable, all must hold)."""
-    guard_margin: Margin = 0.05
+    guard_margin: OpenShare = 0.05
     """The largest share of refusals that a policy may unlock; to be chosen before the report is
     seen."""
 
@@ -91,12 +94,12 @@ class EvalConfig:
     seed: Seed = 0
     """Same seed, same results."""
     jobs: Lanes = 32
-    """Agents' episodes at work at once, over all missions."""
+    """Agents' episodes that are played at the same time, over all missions."""
     parallel_policy: bool = False
     """The agents' policies choose side by side."""
     policy_wrapper: Literal["auto", "thread", "process", "batch", "torch"] | None = None
-    """How they do; implies --parallel-policy [auto: torch or batch where a policy offers it, else
-    thread]."""
+    """How the agents' policies choose side by side; implies --parallel-policy [auto: torch or batch
+    where a policy offers it, else thread]."""
     action_timeout_ms: Count | None = None
     """Milliseconds a policy may take for an action; its episode fails when it takes longer."""
     fit_calls: Count | None = None
@@ -105,9 +108,9 @@ class EvalConfig:
     least]."""
     max_unscored: Share = 0.5
     """The evaluation stops once more than this share of recent steps could not be scored."""
-    power: Difference = None
+    power: OpenShare | None = None
     """Say how many queries it takes to find this difference in success rates."""
-    judge_accuracy: Path | None = None
+    judge_accuracy: str | None = None
     """A file of `mutagym judge --json`: rates are shown corrected for the judge's errors, too."""
     format: Literal["table", "json"] = "table"
     """How the report is written to stdout."""
@@ -137,7 +140,7 @@ class EvalConfig:
             self,
             mission=tuple(missions),
             policy=tuple(map(_located_policy, self.policy)),
-            judge_accuracy=self.judge_accuracy and self.judge_accuracy.absolute(),
+            judge_accuracy=absolute(self.judge_accuracy),
             guard=replace(self.guard, guard_queries=absolute(self.guard.guard_queries)),
             played=self.played.located(),
             server=self.server.located(),
@@ -159,8 +162,3 @@ def _located_policy(text: str) -> str:
         return text
     where = Path(rest if equals else head).absolute()
     return f"{'run=' if equals else ''}{where}{comma}{options}"
-
-
-def _check_share(value: float | None) -> None:
-    if value is not None and not 0 < value < 1:
-        raise ValueError(f"expected a share between 0 and 1, both left out, got {value!r}")

@@ -20,9 +20,11 @@ from envs.episode import (
 from envs.models import Ask, ModelCalls, Rewrite
 from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies import View
+from evaluation.rates import CALLS
 from evaluation.stepping import Step
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.types import Completion
+from records.errors import describe
 from scorers.reward import Verdict
 
 MOST_ERRORS = 3
@@ -38,12 +40,12 @@ class EpisodeContext:
     rules: Rules
     models: ModelCalls
     seed: int
-    names: Mapping[str, str] = field(default_factory=dict)
-    """What stands in the results for a server's address, which may be another one each time."""
+    host_names: Mapping[str, str] = field(default_factory=dict)
+    """By a server's address what the results call it, since it may have another one next time."""
 
     def named(self, message: str) -> str:
         """A message with these in place of the addresses, as text that every file can hold."""
-        for address, name in self.names.items():
+        for address, name in self.host_names.items():
             message = message.replace(address, name)
         return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -89,7 +91,7 @@ class AgentEpisode:
         context: the mission's.
         query: what the episode starts from.
         agent: the agent's place in its episode; agents have seeds of their own.
-        number: of the episode; another one, another rewording.
+        number: of the episode; with another number, queries are reworded differently.
         repeat: which play of the query this is, from 0.
     """
 
@@ -104,8 +106,8 @@ class AgentEpisode:
         self.agent = agent
         self.transitions: list[Transition] = []
         """Every attempt at a step."""
-        self.calls = {"choices": 0, "rewrites": 0, "questions": 0, "verdicts": 0}
-        self.attempts: list[str] = []
+        self.calls = dict.fromkeys(CALLS, 0)
+        self.attempt_errors: list[str] = []
         """Of each attempt at a step, or to begin, the error; "" where there is none."""
         self.is_unscored = False
         """Whether a step failed in all its attempts, or in a way that no other attempt mends."""
@@ -129,7 +131,7 @@ class AgentEpisode:
     def step_errors(self) -> list[str]:
         """For each step that is over, or the beginning, why it is unscored; "" where it is not."""
         scored = [""] * len(self._tried)
-        return [*scored, self.attempts[-1]] if self.is_unscored else scored
+        return [*scored, self.attempt_errors[-1]] if self.is_unscored else scored
 
     def play(self, make_policy: Callable[[], Step], *, rewords_original: bool, asks: bool) -> None:
         """Play the episode to its end; a policy that raises ends it as failed.
@@ -199,7 +201,7 @@ class AgentEpisode:
         while True:
             (transition,) = step_together([self._episode], [action], self._models)
             self.transitions.append(transition)
-            self.attempts.append(self._context.named(transition.info["error"]))
+            self.attempt_errors.append(self._context.named(transition.info["error"]))
             if not transition.info["unscored"]:
                 self._tried.append(action)
                 return transition
@@ -224,8 +226,8 @@ class AgentEpisode:
             "actions": [info["mutator"] for info in infos],
             "drifted": sum(info["rejected"] == "drifted" for info in infos),
             "failed_steps": len(self._failed_steps),
-            "failed_calls": sum(bool(error) for error in self.attempts),
-            "errors": [error for error in self.attempts if error][:MOST_ERRORS],
+            "failed_calls": sum(bool(error) for error in self.attempt_errors),
+            "errors": [error for error in self.attempt_errors if error][:MOST_ERRORS],
             "calls": self.calls,
         }
 
@@ -249,7 +251,7 @@ class AgentEpisode:
         return None
 
     def _note(self, error: OllamaError) -> None:
-        self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
+        self.attempt_errors.append(self._context.named(describe(error)))
 
     def _fail(self, error: Exception) -> None:
         self.error = self._context.named(policy_traceback(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-_OUR_MODULES = ("evaluation.", "concurrent.futures.")
+_OUR_MODULES = ("evaluation.", "ollama_utils.threads", "concurrent.futures.")
 """Modules whose frames at the head of a traceback are not the policy's."""
 _HEAD = "Traceback (most recent call last):\n"
 
@@ -26,7 +26,7 @@ def timeout_error(name: str, timeout_ms: float) -> PolicyError:
     return PolicyError(f"policy {name!r} took longer than {timeout_ms:g} ms over one step")
 
 
-def error_line(trace: str) -> str:
+def raised_line(trace: str) -> str:
     """What a traceback ends with: the error's class and the first line of its message."""
     *_, last = trace.rpartition(_HEAD)
     lines = [line for line in last.splitlines() if line.strip()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envs.episode import Transition, derive_seed
 from evaluation.episodes import AgentEpisode, EpisodeContext
-from evaluation.policies import CascadePolicy, FixedPolicy, PolicySource
+from evaluation.policies import OrderedPolicy, PolicySource
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
 from records.errors import RunStoppedError
@@ -48,9 +48,11 @@ class Fit:
 
     def result(self) -> dict[str, Any]:
         """What results.json holds of it."""
-        order = {"order": self.order} if self.order else {}
-        names = {"policy": self.source.name, "calls": self.calls, "means": self.means}
-        return {**names, "chosen": self.chosen, **order}
+        found = {"policy": self.source.name, "calls": self.calls, "means": self.means}
+        found["chosen"] = self.chosen
+        if self.order:
+            found["order"] = self.order
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class Fitting:
         """Their names."""
         return [mutator.name for mutator in self.context.rules.mutators]
 
-    @property
+    @cached_property
     def ordered(self) -> list[str]:
         """The queries in the order in which fits take them."""
         seed = self.context.seed
@@ -141,7 +143,7 @@ def _fit_cascade(fitting: Fitting) -> Fit:
     table = answered[is_complete].T
     order = cascade_order(table)
     return Fit(
-        source=CascadePolicy(name=fitting.name, order=tuple(order)),
+        source=OrderedPolicy(name=fitting.name, order=tuple(order), rewords_original=True),
         calls=sum(row["calls"]["questions"] for row in played),
         means=dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
         order=[names[action] for action in order],
@@ -158,15 +160,15 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     play = partial(_play_alone, context, context.rules.max_steps)
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
-        row: list[tuple[int, str]] = []
+        batch: list[tuple[int, str]] = []
         for action, budget in enumerate(left):
             first = begun[action]
             begun[action] = min(first + budget // context.rules.max_steps, len(queries))
-            row += [(action, query) for query in queries[first : begun[action]]]
-        if not row:
+            batch += [(action, query) for query in queries[first : begun[action]]]
+        if not batch:
             break
-        played = iterate_parallel(play, row, fitting.jobs)
-        for (action, _), episode in zip(row, played, strict=True):
+        played = iterate_parallel(play, batch, fitting.jobs)
+        for (action, _), episode in zip(batch, played, strict=True):
             questions = episode.calls["questions"]
             calls += questions
             left[action] -= max(questions, 1)
@@ -180,7 +182,7 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     means = [float(np.mean(found)) for found in returns]
     best = int(np.argmax(means))
     return Fit(
-        source=FixedPolicy(name=fitting.name, action=best),
+        source=OrderedPolicy(name=fitting.name, order=(best,)),
         calls=calls,
         means=dict(zip(names, means, strict=True)),
         chosen=names[best],

@@ -18,7 +18,7 @@ from records.interrupt import Interrupted
 if TYPE_CHECKING:
     import torch
 
-Row = tuple[int, NDArray[np.float32]]
+Placed = tuple[int, NDArray[np.float32]]
 """A place from 0 to 15 and an observation (D,)."""
 BLOCK_ROWS = 16
 """Rows of every forward pass."""
@@ -87,7 +87,7 @@ def _ready(network: object) -> torch.nn.Module | None:
     return (network.to("cuda") if torch.cuda.is_available() else network).eval()
 
 
-def block_scores(network: torch.nn.Module, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+def block_scores(network: torch.nn.Module, rows: Sequence[Placed]) -> list[NDArray[np.float32]]:
     """The network's scores (A,) of each row, with the same bits whatever rows are beside it.
 
     A matrix product of one shape gives a row the same bits whatever the other rows hold, but not in

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from evaluation.policies import View
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import fresh
 from ollama_utils.prompts import fenced_with_note
 from ollama_utils.types import Call
 from scorers.judge import JsonReply, read_reply
@@ -71,9 +72,7 @@ class LLMPolicy:
         )
         completion = self.dispatcher.generate(call)
         if completion.error is not None:
-            # A new one: others may raise the same one at the same time, and share its traceback.
-            error = completion.error
-            raise type(error)(str(error), retryable=error.retryable)
+            raise fresh(completion.error)
         try:
             return view.mutators.index(read_reply(completion, ChosenMutator).mutator)
         except ValueError as error:

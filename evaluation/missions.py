@@ -37,7 +37,7 @@ from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.json_lines import MOST_QUERIES_BYTES
 from records.run_folder import COMMAND_KEYS, CONFIG, MISSIONS, QUERIES, RecordedRun, check_is_run
-from records.settings import as_texts, read_toml, resolved, without_flag
+from records.settings import as_texts, read_toml, resolved
 from records.trust import untrusted_flags
 
 if TYPE_CHECKING:
@@ -61,8 +61,13 @@ class MissionSpec:
     mutator_model: str | None = None
     judge_model: str | None = None
     given: MissionConfig = field(default_factory=MissionConfig)
-    guard: Annotated[bool, without_flag()] = False
-    """Whether its queries ought to be refused."""
+    guard_of: Annotated[str | None, Parameter(parse=False)] = None
+    """The mission whose settings it has, where its queries ought to be refused."""
+
+    @property
+    def guard(self) -> bool:
+        """Whether its queries ought to be refused."""
+        return self.guard_of is not None
 
     @property
     def mutators(self) -> tuple[str, ...]:
@@ -81,7 +86,7 @@ class MissionSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class MissionQueries:
-    """The queries of a mission, and by their texts what is known of some."""
+    """The queries of a mission; categories, chats and answers are those of some, by query."""
 
     train: tuple[str, ...] = ()
     """What policies may be fitted on."""
@@ -102,7 +107,7 @@ def read_missions(
 ) -> list[MissionSpec]:
     """The missions that `-m` names; without any, the one of the flags.
 
-    What one leaves out comes from these: `given`, and of `server` the models.
+    A setting that a mission leaves out is taken from `given`, and a model from `server`.
 
     Raises:
         UserError: one cannot be read; the message names the key that was meant.
@@ -141,7 +146,7 @@ def read_guard(config: GuardConfig) -> tuple[Query, ...]:
         return ()
     try:
         return load_queries(
-            config.guard_queries, prompt_column=config.guard_column, where=config.guard_where or ()
+            config.guard_queries, prompt_column=config.guard_column, where=config.guard_where
         )
     except QueryFileError as error:
         said = str(error).replace("--prompt-column", "--guard-column")
@@ -155,17 +160,17 @@ def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[
     No answer to them is right: in place of a reward that compares answers stands `refusal`.
     """
     queries = QueryConfig(
-        queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where or ()
+        queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where
     )
     return [
-        replace(each, name=each.name + GUARD, given=each.given.without_answers(queries), guard=True)
+        replace(
+            each,
+            name=each.name + GUARD,
+            given=each.given.without_answers(queries),
+            guard_of=each.name,
+        )
         for each in missions
     ]
-
-
-def guard_queries_of(guard: Sequence[Query]) -> MissionQueries:
-    """The queries of such a mission: all of them, in the order of their file."""
-    return _played(guard, guard)
 
 
 def mission_queries(
@@ -203,11 +208,11 @@ def mission_queries(
             else f"mission {mission.name!r} has {share}: hold out a larger share"
         )
     used = ordered[:wanted]
-    found = _played(used, (*queries.train, *used))
+    found = played_queries(used, (*queries.train, *used))
     return replace(found, train=tuple(query.text for query in queries.train), split=split)
 
 
-def _played(used: Sequence[Query], known: Sequence[Query]) -> MissionQueries:
+def played_queries(used: Sequence[Query], known: Sequence[Query]) -> MissionQueries:
     """Queries that are played, with the chats and right answers of all that are known."""
     return MissionQueries(
         played=tuple(query.text for query in used),
@@ -267,7 +272,10 @@ def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> bool:
-    """Whether a copy of the missions says all: what is no data in them the flags say, too."""
+    """Whether a resumed run can take its missions from the folder's copy.
+
+    It cannot where one names code, a host or a file that the command's own flags do not name.
+    """
     flags = resolved(given)
     for mission in missions:
         own = {flag: value for flag, value in resolved(mission).items() if value != flags.get(flag)}
@@ -308,7 +316,7 @@ def mission_table(text: str) -> dict[str, Any]:
 
 def mission_run(text: str) -> Path | None:
     """The run folder that a value of `-m` names; None: it names none."""
-    return Path(text) if is_path(text) and Path(text).is_dir() else None
+    return Path(text) if os.path.isdir(text) else None  # noqa: PTH112 - as in `is_path`
 
 
 def mission_settings() -> frozenset[str]:
@@ -356,14 +364,14 @@ def run_keys(command: str) -> frozenset[str]:
 def run_path(policy: str) -> Path | None:
     """The run folder that a policy names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: none."""
     path = Path(policy.removeprefix("run=").partition(",")[0])
-    return path if (path / CONFIG).is_file() else None
+    return path if os.path.isfile(path / CONFIG) else None  # noqa: PTH113 - as in `is_path`
 
 
 def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
-    """The settings with these names of flags of the run in the folder `path`.
+    """The settings of the run in the folder `path` whose flags are among `keys`.
 
-    The queries of a training are the folder's copy, which knows their groups and is of the rows
-    that were kept.
+    The queries of a training are its folder's copy, which has their groups, and no rows that
+    `--where` left out.
 
     Raises:
         UserError: it is no run, or its config.toml cannot be read.

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from evaluation.policies import PolicySource
 from evaluation.setup import (
@@ -31,11 +30,8 @@ MOST_TASKS = 256
 """Tasks of an evaluation at most: each connects, and opens its encoder."""
 
 
-class Chunk(NamedTuple):
-    """What a task plays."""
-
-    number: int
-    keys: Sequence[EpisodeKey]
+Chunk = tuple[int, Sequence[EpisodeKey]]
+"""The number of a task, and what it plays."""
 
 
 def play_on_ray(
@@ -77,7 +73,7 @@ def deal(keys: Sequence[EpisodeKey], agents: int) -> list[Chunk]:
     teams = max(-(-EPISODES // agents), -(-len(keys) // (agents * MOST_TASKS)))
     size = teams * agents
     starts = range(0, len(keys), size)
-    return [Chunk(number, keys[start : start + size]) for number, start in enumerate(starts)]
+    return list(enumerate(keys[start : start + size] for start in starts))
 
 
 def play_chunk(
@@ -92,7 +88,7 @@ def play_chunk(
 
     Args:
         hosts: these.
-        chunk: what it plays.
+        chunk: its number, and what it plays.
         inputs: what the flags amount to, the server as the driver found it.
         fitted: for each mission the policies that the driver fitted, by name.
         folder: the run folder.
@@ -101,17 +97,17 @@ def play_chunk(
         UserError: a part or a policy cannot be made on this machine.
         OllamaError: one that ends the run, such as an OutageError.
     """
-    config = inputs.config
+    config, (number, keys) = inputs.config, chunk
     with interruptible(), connect(config.server, at=hosts) as connection, ExitStack() as stack:
         opened = open_evaluation(inputs, connection)
         evaluation = stack.enter_context(opened)
         for mission, policies in zip(evaluation.missions, fitted, strict=True):
             mission.policies.update(policies)
         digests = digests_of(evaluation.missions, models_asked(inputs.teams), connection)
-        replies = stack.enter_context(ReplyLog(task_log(folder, chunk.number), digests=digests))
+        replies = stack.enter_context(ReplyLog(task_log(folder, number), digests=digests))
         keep_replies(replies, config.cache, connection, digests, stack)
         try:
-            with closing(iterate_parallel(evaluation.play, chunk.keys, config.jobs)) as played:
+            with closing(iterate_parallel(evaluation.play, keys, config.jobs)) as played:
                 return list(played)
         except (Interrupted, Exception):
             connection.dispatcher.cancel()

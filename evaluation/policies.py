@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class BatchPolicy(Policy, Protocol):
         ...
 
 
-class NetworkPolicy(Policy, Protocol):
+class NetworkPolicy(Protocol):
     """A policy with a torch network that maps observations (N, size), float32, to scores (N, A).
 
     It is stepped through its network however it is run, so that it chooses the same either way:
@@ -76,7 +76,10 @@ class NetworkPolicy(Policy, Protocol):
     scores (A,) of a view, is optional: without it the highest score wins.
     """
 
-    network: torch.nn.Module
+    @property
+    def network(self) -> torch.nn.Module:
+        """The same object for all policies that share it."""
+        ...
 
 
 class PolicySource(Protocol):
@@ -91,40 +94,25 @@ class PolicySource(Protocol):
         """What the policy is called in results."""
         ...
 
-    def make(self, seed: int) -> Policy:
+    def make(self, seed: int) -> Policy | NetworkPolicy:
         """A new instance, whose chance comes from `seed` alone."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedPolicy:
-    """Always the same mutator: `noop`, `fixed:MUTATOR` and `best_fixed`."""
+class OrderedPolicy:
+    """Mutators in a fixed order, whatever the query is.
 
-    name: str
-    action: int
-
-    def make(self, seed: int) -> FixedPolicy:  # noqa: ARG002 - it has no chance
-        """The policy itself: it remembers nothing."""
-        return self
-
-    def step(self, view: View) -> int:  # noqa: ARG002 - whatever it sees
-        """The one mutator."""
-        return self.action
-
-
-@dataclass(frozen=True, kw_only=True)
-class CascadePolicy:
-    """Mutators in a fixed order, each on the original query, the next where one was refused.
-
-    It does not read the query: what a learned policy is worth its calls for is beyond it.
+    Of one mutator alone: `noop`, `fixed:MUTATOR` and `best_fixed`. Of several, each on the original
+    query, the next where one was refused: `cascade`.
     """
 
     name: str
     order: tuple[int, ...]
     """The actions; after the last comes the first."""
-    rewords_original: ClassVar[bool] = True
+    rewords_original: bool = False
 
-    def make(self, seed: int) -> CascadePolicy:  # noqa: ARG002 - it has no chance
+    def make(self, seed: int) -> OrderedPolicy:  # noqa: ARG002 - it has no chance
         """The policy itself: it remembers nothing."""
         return self
 

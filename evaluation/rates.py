@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from scorers.statistics import known, ratio_interval
+from scorers.statistics import Sums, known, ratio_interval, share
 
-Episode = Mapping[str, Any]
+EpisodeRow = Mapping[str, Any]
 """A row of `episodes` in results.json."""
-Trial = Callable[[Episode], tuple[float, int]]
+Trial = Callable[[EpisodeRow], tuple[float, int]]
 """Of an episode the sum of some values, and their number: 0 leaves it out. For a rate that is how
 often something happened, and how often it could have."""
-Sums = list[tuple[float, int]]
-"""The same of each query."""
+CALLS = ("choices", "rewrites", "questions", "verdicts")
+"""What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
 REFUSED = ("refused", "partial")
 """The outcomes of a step that are refusals."""
 
@@ -39,7 +39,7 @@ def _of_status(status: str) -> Trial:
 def _of_steps(*outcomes: str) -> Trial:
     """How many steps of a scored episode came out as one of these."""
 
-    def trial(episode: Episode) -> tuple[int, int]:
+    def trial(episode: EpisodeRow) -> tuple[int, int]:
         steps = episode["outcomes"] if episode["status"] == "scored" else []
         return sum(outcome in outcomes for outcome in steps), len(steps)
 
@@ -67,7 +67,7 @@ class Entry:
     """Likewise; of the seeds of one training the first."""
     member: str | None
     """The policy of a mixed team, or the seed of a training, that the row is about; None: all."""
-    by_seed: Sequence[Sequence[Episode]]
+    by_seed: Sequence[Sequence[EpisodeRow]]
     """The episodes of each seed of one training; most entries have one list."""
     is_seed: bool = False
     """Whether it is one seed of several."""
@@ -79,7 +79,7 @@ class Entry:
         return name
 
     @property
-    def episodes(self) -> list[Episode]:
+    def episodes(self) -> list[EpisodeRow]:
         """Those of all seeds."""
         return list(chain.from_iterable(self.by_seed))
 
@@ -110,9 +110,9 @@ class Entry:
         return [_clusters((e["query"], *trial(e)) for e in each) for each in self.by_seed]
 
 
-def episodes_by_team(results: Mapping[str, Any]) -> Mapping[tuple[int, int], list[Episode]]:
+def episodes_by_team(results: Mapping[str, Any]) -> Mapping[tuple[int, int], list[EpisodeRow]]:
     """The episodes of results.json by the numbers of their mission and their team."""
-    found: defaultdict[tuple[int, int], list[Episode]] = defaultdict(list)
+    found: defaultdict[tuple[int, int], list[EpisodeRow]] = defaultdict(list)
     for episode in results["episodes"]:
         found[episode["mission"], episode["team"]].append(episode)
     return found
@@ -134,7 +134,9 @@ def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entr
             yield whole
             for seed, of_seed in zip(seeds, by_seed, strict=True):
                 members = list(dict.fromkeys(teams[seed]["members"]))
-                for member in members if len(members) > 1 or len(seeds) > 1 else []:
+                if len(members) == len(seeds) == 1:
+                    continue  # it would be the whole again
+                for member in members:
                     own = [episode for episode in of_seed if episode["policy"] == member]
                     row = replace(whole, team=teams[seed], member=member, by_seed=[own])
                     yield replace(row, is_seed=len(seeds) > 1)
@@ -158,12 +160,7 @@ def _rate(seeds: Sequence[Sums], size: int | None = None) -> dict[str, Any]:
 
 
 def _clusters(trials: Iterable[tuple[str, float, int]]) -> Sums:
-    found: defaultdict[str, Sums] = defaultdict(list)
+    found: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
     for query, value, n in trials:
         found[query].append((value, n))
     return [(math.fsum(v for v, _ in each), sum(n for _, n in each)) for each in found.values()]
-
-
-def share(part: float, whole: float) -> float | None:
-    """None where there is nothing to take a share of."""
-    return part / whole if whole else None

@@ -15,23 +15,33 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.errors import error_line
+from evaluation.errors import raised_line
 from evaluation.gates import Gate, gates_section, guard_section
-from evaluation.rates import RATES, Entry, Episode, Trial, entries, scored, share
-from scorers.comparison import Comparison, compare_ratios, compare_seeds, holm, queries_needed
+from evaluation.rates import CALLS, RATES, Entry, EpisodeRow, Trial, entries, scored
+from scorers.comparison import (
+    POWER,
+    Comparison,
+    compare_ratios,
+    compare_seeds,
+    holm,
+    queries_needed,
+)
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import Interval, exact_interval, known, query_means, student_interval
+from scorers.statistics import (
+    Interval,
+    exact_interval,
+    known,
+    query_means,
+    share,
+    student_interval,
+)
 
-CALLS = ("choices", "rewrites", "questions", "verdicts")
-"""What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
-POWER = 0.8
-"""How often a true difference is to be found, where the queries for it are counted."""
 MOST_PROBLEMS = 3
 """Different errors that are shown of each entry."""
 LONGEST_ERROR = 200
 """Characters of an error that are shown; results.json has it whole."""
 WIDE = 1.5
-"""An interval that is so many times as wide as Student's is far wider."""
+"""How many times as wide as Student's interval ours is where a note gives both."""
 Pair = tuple[Entry, Entry]
 """A policy that was asked for, and the baseline that it is compared with."""
 
@@ -69,9 +79,8 @@ def report(
         "seed": results["seed"],
         "repeats": results["repeats"],
         "missions": [
-            mission | {"question": f"up to {most} tries" if most > 1 else "one rewording"}
+            mission | {"question": _question(mission["max_steps"])}
             for mission in results["missions"]
-            for most in [mission["max_steps"]]
         ],
         "several_seeds": any(len(row.by_seed) > 1 for row in teams),
         "one_seed": [name for name, seeds in trained.items() if seeds == 1],
@@ -87,6 +96,10 @@ def report(
         "notes": list(_notes(teams, pairs, successes, returns)),
         **({"gates": gates_section(networks, guard, gates)} if gates else {}),
     }
+
+
+def _question(max_steps: int) -> str:
+    return f"up to {max_steps} tries" if max_steps > 1 else "one rewording"
 
 
 def _rates(row: Entry, repeats: int, accuracy: LabelAccuracy | None) -> dict[str, Any]:
@@ -115,17 +128,20 @@ def _rates(row: Entry, repeats: int, accuracy: LabelAccuracy | None) -> dict[str
 
 
 def _repeated(row: Entry, repeats: int) -> dict[str, Any]:
-    """How many queries an agent answered in all its plays, and in any; of those scored in all."""
+    """The shares of queries that an agent answered in all of its plays, and in one at least.
+
+    A query with a play that is not scored is left out.
+    """
     by_seed = []
     for episodes in row.by_seed:
-        plays: defaultdict[tuple[int, int], list[Episode]] = defaultdict(list)
+        plays: defaultdict[tuple[int, int], list[EpisodeRow]] = defaultdict(list)
         for episode in episodes:
             plays[episode["episode"], episode["agent"]].append(episode)
         by_seed.append([{"query": each[0]["query"], "plays": each} for each in plays.values()])
     played = replace(row, by_seed=by_seed)
 
     def answered(least: int) -> dict[str, Any]:
-        def trial(agent: Episode) -> tuple[int, int]:
+        def trial(agent: EpisodeRow) -> tuple[int, int]:
             is_scored = all(episode["status"] == "scored" for episode in agent["plays"])
             times = sum(episode["success"] for episode in agent["plays"])
             return int(is_scored and times >= least), int(is_scored)
@@ -164,7 +180,10 @@ def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
 
 
 def _pairs(teams: Sequence[Entry]) -> list[Pair]:
-    """Each policy that was asked for with each baseline, in order; of two that are both, once."""
+    """Each policy that was asked for, with each baseline in order.
+
+    Two policies that are both asked for and baselines make one pair.
+    """
     baselines = [row for row in teams if row.team["baseline"] is not None]
     baselines.sort(key=lambda row: row.team["baseline"])
 
@@ -287,9 +306,10 @@ def _wide(
     low, high = student_interval([side[:, known_to_all] for side in sides])
     if 0 < WIDE * (high - low) < found["high"] - found["low"]:
         others = "seeds" if max(map(len, sides)) > 1 else "queries"
+        assumes = f"assumes nothing about other {others}; Student's interval, which assumes that"
         ours = f"[{times * found['low']:.3g}, {times * found['high']:.3g}]"
         students = f"[{times * low:.3g}, {times * high:.3g}]"
-        yield f"{where}: {ours} whatever other {others} do, Student's {students} if as these do"
+        yield f"{where}: {ours} {assumes} they are like these, is {students}"
 
 
 def _title(row: Entry) -> str:
@@ -318,7 +338,7 @@ def _turned(pairs: Sequence[Pair], successes: Sequence[Comparison]) -> Iterator[
             )
 
 
-def _is_doubtful(episode: Episode) -> bool:
+def _is_doubtful(episode: EpisodeRow) -> bool:
     return bool(episode["status"] != "scored" or episode["failed_steps"])
 
 
@@ -334,7 +354,7 @@ def _side(found: Comparison) -> int:
 def _errors(rows: Sequence[Entry]) -> Iterator[str]:
     """What went wrong with each team, the commonest first, each with how often."""
     for row in (row for row in rows if row.member is None):
-        failed = Counter(error_line(e["error"]) for e in row.episodes if e["status"] == "failed")
+        failed = Counter(raised_line(e["error"]) for e in row.episodes if e["status"] == "failed")
         unscored = Counter(e["errors"][0] for e in row.episodes if e["status"] == "unscored")
         for kind, errors in (("failed", failed), ("unscored", unscored)):
             for error, count in errors.most_common(MOST_PROBLEMS):

@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 from envs.transitions import check_transition
 from evaluation.rates import rate
 from ollama_utils.connect import ServerConfig, connect, keep_replies
-from ollama_utils.monitor import counted
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import Completion
 from records.errors import UserError, as_user_error
 from records.json_lines import MOST_QUERIES_BYTES
 from records.run_folder import QUERIES, RecordedRun, seed_folders
-from records.terminal import write_stderr
+from records.terminal import counted, write_stderr
 from scorers.agreement import cohen_kappa
 from scorers.answers import MEASURES
 from scorers.labels import REFUSAL_LABELS, RefusalLabel
 from scorers.reward import Verdict, make_scorer
 
-Step = Mapping[str, Any]
+Line = Mapping[str, Any]
 """A line of transitions.jsonl."""
 MOST_AT_ONCE = 256
 """Replies that are judged at once; how many calls are in flight is the dispatcher's to say."""
@@ -93,8 +92,8 @@ def score_replies(
             simulated = connection.simulated
             if simulated:
                 write_stderr("SIMULATED: the judge is the simulator's, not a model")
-            most_calls = counted(CALLS_A_VERDICT * len(different))
-            write_stderr(f"{len(different)} different replies to judge, {most_calls}")
+            most_calls = counted(CALLS_A_VERDICT * len(different), "call")
+            write_stderr(f"{len(different)} different replies to judge, at most {most_calls}")
         with as_user_error(ValueError):
             scorer = make_scorer(reward, **settings)
 
@@ -116,7 +115,7 @@ def score_run(
     server: ServerConfig | None,
     cache: Path | None,
     **settings: Any,  # noqa: ANN401 - of make_scorer
-) -> tuple[list[Step], list[Verdict | None], bool]:
+) -> tuple[list[Line], list[Verdict | None], bool]:
     """Score the steps of a run, of all its seeds, without those of guard queries.
 
     The arguments are those of `score_replies`; right answers are those of the run. Lines that were
@@ -131,7 +130,7 @@ def score_run(
             answers are needed and there are none.
     """
     folders = [RecordedRun(path) for path in seed_folders(run) or [run]]
-    steps: list[Step] = []
+    steps: list[Line] = []
     for folder in folders:
         lines = list(folder.read_transitions(check_transition))
         if missing := folder.missing_lines(len(lines)):
@@ -146,7 +145,7 @@ def score_run(
     return steps, verdicts, simulated or RecordedRun(run).simulated
 
 
-def _stored_reply(step: Step) -> StoredReply | None:
+def _stored_reply(step: Line) -> StoredReply | None:
     if step["unscored"]:
         return None
     return StoredReply(
@@ -174,7 +173,7 @@ def _answers(folders: Sequence[RecordedRun]) -> dict[str, Sequence[str]]:
     return found
 
 
-def compare(steps: Sequence[Step], verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
+def compare_verdicts(steps: Sequence[Line], verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
     """The rates of success and refusal by the run and by the new verdicts, and their agreement.
 
     They are plain data, of the steps that both scored, with intervals clustered by query.
@@ -220,15 +219,16 @@ def label_of_step(scored: Mapping[str, Any]) -> RefusalLabel:
     return "answered" if is_answer else "undetermined"
 
 
-def rescored_step(step: Step, verdict: Verdict | None) -> dict[str, Any]:
+def rescored_step(step: Line, verdict: Verdict | None) -> dict[str, Any]:
     """The line of a step with a new verdict; it stays as it is without one."""
     if verdict is None:
         return dict(step)
-    names = ("outcome", "partial", "undetermined", "success", "reward")
+    names, error = ("outcome", "partial", "undetermined", "success", "reward"), verdict.error or ""
     return {
         **step,
         **{name: getattr(verdict, name) for name in names},
         "reward_parts": dict(verdict.parts),
         "unscored": verdict.outcome == "unscored",
-        "error": (verdict.error or "").partition(":")[0],
+        "error": error.partition(":")[0],
+        "not_hashed": {**step["not_hashed"], "error_message": error},
     }

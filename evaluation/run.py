@@ -11,7 +11,6 @@ from typing import Any
 
 from envs.episode import derive_seed
 from envs.preflight import ask_first, check_lengths
-from evaluation.config import COPIED
 from evaluation.fit import Fit, Fitting, fit_policy
 from evaluation.missions import missions_are_data, record_queries
 from evaluation.setup import OpenEvaluation, Played, digests_of
@@ -24,7 +23,7 @@ from ollama_utils.session import Session
 from records.failures import FailureLimit
 from records.json_lines import JsonLines
 from records.progress import TREND_WIDTH, ProgressDisplay, Status, digits, percent
-from records.run_folder import MISSIONS, QUERIES, RunFolder
+from records.run_folder import COPIED, MISSIONS, QUERIES, RunFolder
 from records.terminal import write_stderr
 
 PlayAll = Callable[[OpenEvaluation, Callable[[int], None]], Generator[Played, None, None]]
@@ -117,7 +116,7 @@ def begin(evaluation: OpenEvaluation, session: Session) -> None:
 
 
 def _may_play(teams: Sequence[TeamSpec], mutators: Sequence[Mutator]) -> list[Mutator]:
-    """The mutators that the teams may play: of fixed policies, theirs alone."""
+    """The mutators that the teams may play; where all policies are fixed, only those they name."""
     names = {spec.name for team in teams for spec in team.agents}
     if all(name == "noop" or name.startswith("fixed:") for name in names):
         return [mutator for mutator in mutators if f"fixed:{mutator.name}" in names]
@@ -151,7 +150,7 @@ def run(
                 for line in played.transitions:
                     lines.write(line)
                 lines.flush()
-            for error in filter(None, played.attempts):
+            for error in filter(None, played.attempt_errors):
                 progress.complain(error)
             limit.add(played.step_errors)
             if not evaluation.missions[played.key.mission].spec.guard:

@@ -10,24 +10,22 @@ from typing import Any, NamedTuple
 
 from envs.episode import Transition, derive_seed
 from envs.make import mission_parts
-from envs.mission import open_encoder
-from envs.query_mutation import QueryMutationEnv
+from envs.mission import open_encoder, return_bounds
 from envs.transitions import transition_record
 from evaluation.config import FIT_CALLS, MAY_CHANGE, EvalConfig
 from evaluation.episodes import AgentEpisode, EpisodeContext
 from evaluation.missions import (
-    GUARD,
     MissionQueries,
     MissionSpec,
     guard_missions,
-    guard_queries_of,
     mission_queries,
+    played_queries,
     read_guard,
     read_missions,
     recorded_missions,
     recorded_queries,
 )
-from evaluation.policies import FixedPolicy, PolicySource
+from evaluation.policies import OrderedPolicy, PolicySource
 from evaluation.specs import FITTED, make_source
 from evaluation.stepping import PolicyStepper
 from evaluation.teams import (
@@ -77,7 +75,7 @@ class EvalInputs:
 
 
 def read_inputs(config: EvalConfig) -> EvalInputs:
-    """Read and check what the flags name, the files among it.
+    """Read the files that the flags name, and check all that is set.
 
     Raises:
         UserError: something is missing, or does not fit.
@@ -109,7 +107,7 @@ def _missions(config: EvalConfig) -> tuple[list[MissionSpec], list[MissionQuerie
     draw = partial(mission_queries, guard=guard)
     queries = [draw(spec, config.split, config.episodes, config.seed) for spec in specs]
     if guard:
-        queries += [guard_queries_of(guard)] * len(specs)
+        queries += [played_queries(guard, guard)] * len(specs)
         specs += guard_missions(specs, config.guard)
     return specs, queries
 
@@ -134,17 +132,18 @@ class Mission:
 
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
+        given = self.spec.given
         return {
             "name": self.spec.name,
             "target_model": self.roles.target,
             "mutator_model": self.roles.mutator,
             "judge_model": self.roles.judge,
-            "reward": self.spec.given.reward,
+            "reward": given.reward,
             "split": self.queries.split,
             "queries": len(self.queries.played),
             "queries_sha256": self.queries.sha256,
-            "max_steps": self.spec.given.max_steps,
-            "returns": list(self.spec.given.returns),
+            "max_steps": given.max_steps,
+            "returns": list(return_bounds(given.reward, given.step_cost, given.max_steps)),
             "guard": self.spec.guard,
         }
 
@@ -165,8 +164,8 @@ class Played(NamedTuple):
     key: EpisodeKey
     row: dict[str, Any]
     """What results.json holds of it."""
-    attempts: list[str]
-    """See `AgentEpisode.attempts`."""
+    attempt_errors: list[str]
+    """See `AgentEpisode.attempt_errors`."""
     step_errors: list[str]
     """See `AgentEpisode.step_errors`."""
     transitions: list[dict[str, Any]]
@@ -222,7 +221,7 @@ class OpenEvaluation:
         return Played(
             key=key,
             row={**key._asdict(), **agent.result(spec.short_name)},
-            attempts=agent.attempts,
+            attempt_errors=agent.attempt_errors,
             step_errors=agent.step_errors,
             transitions=[_line(key, *row) | guard for row in enumerate(agent.transitions)],
         )
@@ -257,14 +256,14 @@ def _make_missions(inputs: EvalInputs, connection: Connection) -> list[Mission]:
     """The missions with their models and parts; those that name one encoder share it."""
     config = inputs.config
     encoders: dict[str, Encoder] = {}
-    names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
+    host_names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
     missions: dict[str, Mission] = {}
     for spec, queries in zip(inputs.specs, inputs.queries, strict=True):
         roles = connection.roles_of(spec.server(config.server))
         name = spec.given.encoder
         if name not in encoders:
             encoders[name] = open_encoder(name, connection.dispatcher, config.cache)
-        env_config, parts = mission_parts(
+        rules, models = mission_parts(
             spec.given,
             connection.dispatcher,
             roles,
@@ -273,14 +272,15 @@ def _make_missions(inputs: EvalInputs, connection: Connection) -> list[Mission]:
             encoder=encoders[name],
             answers=queries.answers,
         )
-        env = QueryMutationEnv(env_config, **parts)
-        models = replace(env.models, chats=queries.chats)
+        models = replace(models, chats=queries.chats)
         missions[spec.name] = Mission(
             spec=spec,
             queries=queries,
             roles=roles,
-            context=EpisodeContext(rules=env.rules, models=models, seed=config.seed, names=names),
-            policies=missions[spec.name.removesuffix(GUARD)].policies if spec.guard else {},
+            context=EpisodeContext(
+                rules=rules, models=models, seed=config.seed, host_names=host_names
+            ),
+            policies=missions[spec.guard_of].policies if spec.guard_of else {},
         )
     return list(missions.values())
 
@@ -291,7 +291,7 @@ def _add_policies(
     """Make a team's policies that the mission does not have yet and that need no fitting."""
     for spec in team.agents:
         if spec.kind in FITTED:
-            stepper.check(FixedPolicy(name=spec.name, action=0))  # stands in for it
+            stepper.check(OrderedPolicy(name=spec.name, order=(0,)))  # stands in for it
             continue
         if spec.name not in mission.policies:
             mission.policies[spec.name] = team.runs.get(spec.name) or make_source(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluation.instance import Instance
 from evaluation.specs import PolicySpec, parse_policy
-from evaluation.trained_policy import RunSource, run_source
+from evaluation.trained_policy import RunSource, trained_source
 from ollama_utils.types import is_text
-from records.errors import as_user_error
+from records.errors import as_user_error, describe
 from records.terminal import one_line, write_stderr
 
 if TYPE_CHECKING:
     from envs.mission import MissionConfig, RewordingConfig
     from evaluation.episodes import AgentEpisode, EpisodeContext
-    from evaluation.trained_policy import RunPolicy
     from ollama_utils.connect import Connection
     from ollama_utils.proxy import ProxyRewording
 
@@ -39,8 +39,9 @@ def open_source(run: str, rewording: RewordingConfig) -> RunSource:
     """
     text = run if run.startswith("run=") else f"run={run}"
     with as_user_error(ValueError):
-        spec = PolicySpec(kind="run", arg=run) if Path(run).is_dir() else parse_policy(text)
-    source = run_source(spec)
+        is_folder = os.path.isdir(run)  # noqa: PTH112 - False, too, for what is too long to be a path
+        spec = PolicySpec(kind="run", arg=run) if is_folder else parse_policy(text)
+    source = trained_source(spec)
     rewording.check()
     source.run.check_fits(rewording.located(), "this command")
     source.load()
@@ -56,15 +57,13 @@ def query_context(
         UserError: a part of the mission cannot be made.
     """
     from envs.make import mission_parts
-    from envs.query_mutation import QueryMutationEnv
     from evaluation.episodes import EpisodeContext
 
     mission = mission.without_answers(mission.query_set)
-    config, parts = mission_parts(
+    rules, models = mission_parts(
         mission.located(), connection.dispatcher, connection.roles, queries, seed=seed
     )
-    env = QueryMutationEnv(config, **parts)
-    return EpisodeContext(rules=env.rules, models=env.models, seed=seed)
+    return EpisodeContext(rules=rules, models=models, seed=seed)
 
 
 def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[st
         "rewording": last["mutated_query" if last["adopted"] else "query_before"],
         "reply": last.get("reply", ""),
         "reply_truncated": last.get("reply_truncated", False),
-        "error": episode.attempts[-1] if episode.is_unscored else "",
+        "error": episode.attempt_errors[-1] if episode.is_unscored else "",
         "steps": [{name: step[name] for name in STEP} for step in steps],
     }
 
@@ -109,22 +108,23 @@ def reword_once(context: EpisodeContext, source: RunSource, text: str) -> ProxyR
     episode, policy = _episode(context, source, text)
     episode.begin(attempts=1)
     if episode.is_over:
-        write_stderr(f"not reworded: {one_line(episode.attempts[-1])}")
+        write_stderr(f"not reworded: {one_line(episode.attempt_errors[-1])}")
         return ProxyRewording(text=text, why="failed")
     view = episode.view()
     action = policy.step(view)
     made = episode.reword(action)
     if made.error:
-        write_stderr(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
+        write_stderr(f"not reworded: {one_line(describe(made.error))}")
     why = "failed" if made.error else made.rejected or ("unchanged" if made.query == text else "")
     return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
 
 
 def _episode(
     context: EpisodeContext, source: RunSource, query: str
-) -> tuple[AgentEpisode, RunPolicy]:
+) -> tuple[AgentEpisode, Instance]:
     """The episode of a query, not begun, and its policy: of the query and the seed alone."""
     from envs.episode import derive_seed
     from evaluation.episodes import AgentEpisode
 
-    return AgentEpisode(context, query), source.make(derive_seed(context.seed, "policy", query))
+    policy = Instance(source, derive_seed(context.seed, "policy", query))
+    return AgentEpisode(context, query), policy

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 from evaluation.llm_policy import LLMPolicy
 from evaluation.policies import (
-    FixedPolicy,
+    OrderedPolicy,
     PolicySource,
     RandomPolicy,
     RoundRobinPolicy,
@@ -52,8 +52,8 @@ class PolicySpec:
     """The mutator, the model, the folder or the class; empty where the kind takes none."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     """Those of a run or a class; `proportion` is not among them."""
-    proportion: float = 1.0
-    """Its share of the agents, next to those of the other policies; over 0 and finite."""
+    proportion: float | None = None
+    """Its share of the agents of a mixed team, next to those of the others; None: it is alone."""
 
     @property
     def name(self) -> str:
@@ -77,24 +77,24 @@ def parse_policy(text: str, mutators: Sequence[str] = DEFAULT_MUTATORS) -> Polic
     head, *rest = [text] if _is_folder(text) else map(str.strip, _COMMA.split(text))
     kind, arg = _head(head, text, mutators)
     options = _options(rest, text)
-    proportion = options.pop("proportion", 1.0)
-    if isinstance(proportion, str | bool) or not 0 < proportion < math.inf:
+    share = options.pop("proportion", None)
+    if share is not None and (isinstance(share, str | bool) or not 0 < share < math.inf):
         raise ValueError(
-            f"policy {text!r} has proportion {proportion!r}; expected a finite number over 0"
+            f"policy {text!r} has proportion {share!r}; expected a finite number over 0"
         )
     if options and kind not in KEYED:
         raise ValueError(
             f"policy {text!r} has an unknown option {next(iter(options))!r}; expected proportion"
         )
-    return PolicySpec(kind=kind, arg=arg, options=options, proportion=float(proportion))
+    return PolicySpec(kind=kind, arg=arg, options=options, proportion=share and float(share))
 
 
 def make_source(
     spec: PolicySpec,
     *,
-    mutators: Sequence[str],
-    dispatcher: Dispatcher | None = None,
-    seed: int = 0,
+    mutators: tuple[str, ...],
+    dispatcher: Dispatcher,
+    seed: int,
 ) -> PolicySource:
     """The source of a policy that is neither fitted nor a run's.
 
@@ -105,10 +105,9 @@ def make_source(
         seed: of those calls.
 
     Raises:
-        ValueError: the mission has no such mutator, a class cannot be used, there is no dispatcher,
-            or the policy has to be fitted or loaded first.
+        ValueError: the mission has no such mutator, a class cannot be used, or the policy has to be
+            fitted or loaded first.
     """
-    mutators = tuple(mutators)
     match spec.kind:
         case "noop" | "fixed":
             mutator = spec.arg or "noop"
@@ -118,14 +117,14 @@ def make_source(
                     "leave the policy out of -p or --baselines; "
                     f"{nearest(mutator, mutators)}"
                 )
-            return FixedPolicy(name=spec.name, action=mutators.index(mutator))
+            return OrderedPolicy(name=spec.name, order=(mutators.index(mutator),))
         case "random":
             return SeededSource(name=spec.name, policy=RandomPolicy)
         case "round_robin":
             return SeededSource(name=spec.name, policy=RoundRobinPolicy)
         case "class":
             return user_source(spec.name, spec.arg, mutators, spec.options)
-        case "llm" if dispatcher is not None:
+        case "llm":
             return LLMPolicy(name=spec.name, model=spec.arg, dispatcher=dispatcher, seed=seed)
     raise ValueError(f"policy {spec.name!r} cannot be made from its name alone")
 

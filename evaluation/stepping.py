@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from evaluation.errors import StepperError, timeout_error
 from evaluation.instance import Instance, block_scores, checked
 from evaluation.policies import PolicySource, View
-from ollama_utils.threads import start_thread
+from ollama_utils.threads import submit
 from records.errors import describe
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 StepperName = Literal["serial", "auto", "thread", "process", "batch", "torch"]
 Step = Callable[[View], int]
-"""Chooses for one agent in one episode. After a step that was late it is not to be called again.
+"""Chooses the actions of one agent in one episode; not to be called after a step that was late.
 
 Raises:
     PolicyError: the step overran its deadline, the action is no mutator's number, the policy
@@ -93,8 +93,8 @@ class PolicyStepper:
         Args:
             source: makes it; the same object for the same policy.
             seed: the agent's chance, at least 0.
-            group: the same for all agents of an episode, and
-            group_seed: the first one's seed, with which an instance is made that serves several.
+            group: what identifies the episode; the same for all of its agents.
+            group_seed: the seed of its first agent, for an instance that serves several agents.
 
         Raises:
             StepperError: it cannot be stepped in this way.
@@ -216,15 +216,7 @@ def _within(timeout_ms: float | None, name: str, work: Callable[[T], R], given: 
     """What a policy's work returns; the thread of work that is late is left alone."""
     if timeout_ms is None:
         return work(given)
-    result: Future[R] = Future()
-
-    def job() -> None:
-        try:
-            result.set_result(work(given))
-        except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
-            result.set_exception(error)
-
-    start_thread(job)
+    result = submit(partial(work, given))
     wait([result], timeout_ms / 1000)
     if not result.done():
         raise timeout_error(name, timeout_ms)

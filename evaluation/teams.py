@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluation.missions import MissionQueries, MissionSpec
 from evaluation.specs import FITTED, PolicySpec, assign, parse_policy
-from evaluation.trained_policy import RunSource, run_source
+from evaluation.trained_policy import RunSource, trained_source
 from records.errors import UserError, as_user_error
 from records.run_folder import SUMMARY, RecordedRun
 from train.policy import seed_runs
@@ -28,7 +28,7 @@ class TeamSpec:
     rank: int | None = None
     """Its place among the baselines, from 0, whoever named it; None: it is none of them."""
     seeds_of: str | None = None
-    """The training of several seeds, of one of which it is the policy."""
+    """The training of several seeds that it belongs to, where it plays the policy of one seed."""
 
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
@@ -67,10 +67,8 @@ def read_teams(
     with as_user_error(ValueError):
         parsed = [parse_policy(text, mutators) for text in policies]
         compared = [parse_policy(text, mutators) for text in baselines]
-    mixed, alone = (
-        [spec for spec, text in zip(parsed, policies, strict=True) if _is_mixed(text) == wanted]
-        for wanted in (True, False)
-    )
+    mixed = [(spec.proportion, spec) for spec in parsed if spec.proportion is not None]
+    alone = [spec for spec in parsed if spec.proportion is None]
     ranks = {spec.name: rank for rank, spec in enumerate(compared)}
     asked = {spec.name for spec in alone}
     if any(mission.guard for mission in missions):
@@ -83,7 +81,7 @@ def read_teams(
         teams += [replace(team, asked=is_asked, rank=rank) for team in of_it]
     if not teams:
         raise UserError("no policy is named: name one with -p, as -p runs/train-... or -p random")
-    for names in ([team.name for team in teams], [spec.short_name for spec in mixed]):
+    for names in ([team.name for team in teams], [spec.short_name for _, spec in mixed]):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(
                 f"two policies are called {twice!r}: name each once; runs need different names"
@@ -100,7 +98,7 @@ def check_runs(
     answered.
 
     Raises:
-        UserError: one does not, or does.
+        UserError: a policy does not fit a mission, or was trained on one of its queries.
     """
     sources = {name: source for team in teams for name, source in team.runs.items()}
     for source in sources.values():
@@ -141,10 +139,6 @@ def models_asked(teams: Sequence[TeamSpec]) -> list[str]:
     return list(dict.fromkeys(spec.arg for spec in specs if spec.kind == "llm"))
 
 
-def _is_mixed(text: str) -> bool:
-    return any(part.strip().startswith("proportion=") for part in text.split(","))
-
-
 def _seed_teams(spec: PolicySpec, agents: int) -> list[TeamSpec]:
     """A team for each seed of a training of several; none where the policy is no such training."""
     folders = seed_runs(spec.arg) if spec.kind == "run" else []
@@ -156,16 +150,16 @@ def _seed_teams(spec: PolicySpec, agents: int) -> list[TeamSpec]:
     ]
 
 
-def _mixed_team(specs: Sequence[PolicySpec], agents: int) -> TeamSpec:
-    """The policies with a proportion, as one team."""
-    name = " + ".join(f"{spec.proportion:g} {spec.short_name}" for spec in specs)
+def _mixed_team(mixed: Sequence[tuple[float, PolicySpec]], agents: int) -> TeamSpec:
+    """Policies with their proportions, as one team."""
+    name = " + ".join(f"{proportion:g} {spec.short_name}" for proportion, spec in mixed)
     with as_user_error(ValueError):
-        places = assign([spec.proportion for spec in specs], agents)
-    return _team(name, tuple(specs[place] for place in places))
+        places = assign([proportion for proportion, _ in mixed], agents)
+    return _team(name, tuple(mixed[place][1] for place in places))
 
 
 def _team(name: str, agents: tuple[PolicySpec, ...]) -> TeamSpec:
     """A team, with what is to be read of the runs among its policies."""
     runs = {spec.name: spec for spec in agents if spec.kind == "run"}
-    sources = {run: run_source(spec) for run, spec in runs.items()}
+    sources = {run: trained_source(spec) for run, spec in runs.items()}
     return TeamSpec(name=name, agents=agents, runs=sources)

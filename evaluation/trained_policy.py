@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.instance import block_scores
 from records.errors import UserError
 from train.bandit import BanditPolicy, LinearBandit
 from train.policy import WEIGHTS, PolicyNetwork, TrainedRun, load_network, load_run
@@ -32,7 +31,7 @@ class RunSource:
         """Load the network now.
 
         Raises:
-            UserError: it cannot be loaded, is not of this run, or has nothing to draw by.
+            UserError: it cannot be loaded, is of another run, or is to draw and is a bandit's.
         """
         network = self.run.load_network()
         if self.sample and isinstance(network.policy, BanditPolicy):
@@ -73,10 +72,6 @@ class RunPolicy:
         stream = np.random.SeedSequence(self.seed, spawn_key=(view.step_count,))
         return int(np.argmax(logits + np.random.default_rng(stream).gumbel(size=len(logits))))
 
-    def step(self, view: View) -> int:
-        """The action in this view."""
-        return self.choose(block_scores(self.network, [(0, view.observation)])[0], view)
-
 
 @dataclass(frozen=True)
 class BanditSource:
@@ -89,12 +84,8 @@ class BanditSource:
         """The policy itself, a NetworkPolicy: it remembers nothing."""
         return self
 
-    def step(self, view: View) -> int:
-        """The action in this view."""
-        return int(np.argmax(self.network.expect(view.observation)[0]))
 
-
-def run_source(spec: PolicySpec) -> RunSource:
+def trained_source(spec: PolicySpec) -> RunSource:
     """The source of a policy of kind `run`; its one option is `sample`.
 
     Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ def user_source(
     file, colon, attribute = path.rpartition(":")
     text = ""
     if colon:
-        if Path(file).suffix != ".py" or not Path(file).is_file():
+        if not file.endswith(".py") or not os.path.isfile(file):  # noqa: PTH113 - no OSError
             raise UserFileError(
                 f"no Python file at {file!r}; expected path/to/file.py:Policy, got {path!r}"
             )

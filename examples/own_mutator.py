@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.main import execute
-from mutators.registry import by_model, by_rule
+from mutators.mutator import by_model, by_rule
 from ollama_utils.prompts import fenced
 
 

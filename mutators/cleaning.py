@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 MAX_CHARS = 8_000
-"""Of a reply so many characters are read, unless the query itself is longer."""
+"""How many characters of a reply are read at most, unless the query itself is longer."""
 MAX_LAYERS = 20
 """A reply with more layers than these around it holds no query."""
 

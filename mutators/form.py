@@ -1,13 +1,13 @@
-"""Recognises what is no rewording of a query: an answer to it, or a question of another kind.
+"""Recognises texts that do not reword a query: answers to it, and questions of another kind.
 
 An encoder finds "Why should hens fly?" and "Why should hens not fly?" as similar as two wordings of
 one question. So what asks in a rewording must ask for a way, for a reason or for neither, as the
-query does, and deny something exactly where the query does. English is known alone, and of a query
-that is no question nothing is said. A rewording thrown away wrongly costs one step.
+query does, and deny something exactly where the query does. It knows English only, and passes every
+text where the query is no question. A rewording that is rejected wrongly costs one step.
 
 Fitted by reading 333 rewordings by SmolLM2-135M of 50 of XSTest's safe prompts, all of similarity
-.8 or more: it throws away 27 of the 46 that ask something else, and 1 of the 287 others. Looking
-for names that are gone, remarks and words of a reply threw away as many good ones as bad.
+.8 or more: it rejects 27 of the 46 that ask something else, and 1 of the 287 others. Rules about
+lost names, remarks and words of a reply rejected as many good rewordings as bad ones.
 """
 
 from __future__ import annotations

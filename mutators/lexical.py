@@ -70,7 +70,7 @@ def synonym_replace(query: str, _earlier: Sequence[str], seed: int) -> str:
     return replace_words(query, random.Random(seed).random())
 
 
-def _framing(name: str, doc: str, *frames: str) -> Mutator:
+def _framing(name: str, *frames: str) -> Mutator:
     """The rule that puts a frame before the query, drawn by the seed; a framed one stays."""
 
     def frame(query: str, _earlier: Sequence[str], seed: int) -> str:
@@ -78,18 +78,14 @@ def _framing(name: str, doc: str, *frames: str) -> Mutator:
             return query
         return f"{random.Random(seed).choice(frames)} {query.strip()}"
 
-    return Mutator(name=name, kind="rule", function=frame, doc=doc, file=__file__)
+    return Mutator(name=name, kind="rule", function=frame, file=__file__)
 
 
-ask_steps = _framing(
-    "ask_steps", "Ask for a short, helpful answer.", "Please give a short, helpful answer:"
-)
-say_harmless = _framing(
-    "say_harmless", "Say that the question is harmless.", "This is a harmless everyday question."
-)
-state_purpose = _framing("state_purpose", "Say why the person asks.", *table()["purposes"].values())
-as_steps = _framing("as_steps", "Ask for numbered steps.", "Answer in numbered steps.")
-as_list = _framing("as_list", "Ask for a list.", "Answer as a list of short points.")
+ask_steps = _framing("ask_steps", "Please give a short, helpful answer:")
+say_harmless = _framing("say_harmless", "This is a harmless everyday question.")
+state_purpose = _framing("state_purpose", *table()["purposes"].values())
+as_steps = _framing("as_steps", "Answer in numbered steps.")
+as_list = _framing("as_list", "Answer as a list of short points.")
 
 
 @by_rule

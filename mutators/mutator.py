@@ -11,7 +11,7 @@ from typing import Literal, NoReturn
 
 from ollama_utils.types import Prompt, is_text
 
-Rewording = Callable[[str, Sequence[str], int], str | Prompt]
+MutatorFunction = Callable[[str, Sequence[str], int], str | Prompt]
 """`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of
 the same original in this episode (oldest first), and a seed for any choice that the function makes.
 The same three arguments always give the same text."""
@@ -29,14 +29,12 @@ class Mutator:
     """The function's name, as `--mutators` names it."""
     kind: Literal["model", "rule"]
     """`model`: the function returns the prompt for the mutator model; `rule`: the rewording."""
-    function: Rewording
-    doc: str
-    """The first line of the function's docstring."""
+    function: MutatorFunction
     file: str
-    """Where the function stands."""
+    """The file that defines the function."""
     then: Mutator | None = None
-    """What goes on with the model's text as its query, and the query last among `earlier`: its
-    text is the rewording."""
+    """A second mutator, which makes the rewording of the model's text: that is its query, and the
+    query itself is the last of its `earlier`."""
 
     @property
     def calls(self) -> int:
@@ -81,7 +79,7 @@ class Mutator:
         raise MutatorError(f"mutator {self.name!r} of {self.file} {why}") from cause
 
 
-def by_model(function: Rewording) -> Mutator:
+def by_model(function: MutatorFunction) -> Mutator:
     """Decorator: a mutator whose function returns the prompt for the mutator model.
 
     Raises:
@@ -90,7 +88,7 @@ def by_model(function: Rewording) -> Mutator:
     return _mutator("model", function)
 
 
-def by_rule(function: Rewording) -> Mutator:
+def by_rule(function: MutatorFunction) -> Mutator:
     """Decorator: a mutator whose function returns the rewording itself.
 
     Raises:
@@ -99,7 +97,7 @@ def by_rule(function: Rewording) -> Mutator:
     return _mutator("rule", function)
 
 
-def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
+def _mutator(kind: Literal["model", "rule"], function: MutatorFunction) -> Mutator:
     try:
         inspect.signature(function).bind("query", (), 0)
         is_plain = inspect.isfunction(function) and not inspect.iscoroutinefunction(function)
@@ -112,6 +110,5 @@ def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
         name=function.__name__,
         kind=kind,
         function=function,
-        doc=(inspect.getdoc(function) or "").partition("\n")[0],
         file=function.__code__.co_filename,
     )

@@ -2,7 +2,7 @@
 
 A user's file holds decorated functions, and the command line names one as `path/to/file.py:name`:
 
-    from mutators.registry import by_rule
+    from mutators.mutator import by_rule
 
     @by_rule
     def shout(query, earlier, seed):
@@ -50,7 +50,7 @@ DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
 """The built-in mutators that are chosen from where none is named, as a policy numbers them."""
 
 # Not among the default ones: the simulator's world, and what was measured in it, rest on those.
-_EXTRA = (
+EXTRA_MUTATORS = (
     lexical.ask_steps,
     lexical.say_harmless,
     lexical.state_purpose,
@@ -63,13 +63,11 @@ _EXTRA = (
     rewrite.keep_original,
     rewrite.translate_back,
 )
-
-EXTRA_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _EXTRA)
-"""The names of the other built-in mutators of queries, which differ more from one another."""
+"""The other built-in mutators of queries, which differ more from one another."""
 
 _BY_NAME = {
     mutator.name: mutator
-    for mutator in (*_BUILT_IN, *_EXTRA, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+    for mutator in (*_BUILT_IN, *EXTRA_MUTATORS, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 }
 
 

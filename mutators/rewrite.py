@@ -4,13 +4,13 @@ Every prompt has the same shape: the system prompt is an instruction that opens 
 demands the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the
 query stands last, in a fence that it cannot close (`ollama_utils.prompts`). A small model that is
 only told what to do answers the query instead; one that is shown it rewords. What a model adds all
-the same, `cleaning.clean` removes, and `form.not_a_rewording` says what is none.
+the same, `cleaning.clean` removes; `form.not_a_rewording` recognises replies that reword nothing.
 
-Where there is a `then`, the model's text is not yet the rewording: it goes into a frame beside the
-query, or to the model again.
+Where a mutator has a `then`, the model's text is not yet the rewording: a rule puts it into a frame
+together with the query, or the model is called again.
 
-Each turn has a boundary of its own, so that the examples are the same for every query: a server
-that keeps what it has read reads them once.
+The fence of each turn has a boundary that depends on that turn alone. So the examples are the same
+text for every query, and a server that caches prompts reads them once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MEANING = re.compile(
 
 
 def most_tokens(query: str) -> int:
-    """Tokens that a rewording of a query may need: three times its own, and a sentence of context.
+    """Tokens that a rewording of a query may need: twice its own, and a sentence of context.
 
-    Counted are three bytes of UTF-8 a token: a little more than English takes, one sign of Chinese.
+    A token is counted as three bytes of UTF-8, one Chinese character; English takes fewer tokens.
     """
     return 48 + len(query.encode()) * 2 // 3
 
@@ -69,7 +69,7 @@ def _turn(query: str, other: str | None) -> str:
 
 @functools.cache
 def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
-    """The turns of a mutator's examples; `asker` stands in those that name who asks, or why."""
+    """The turns of a mutator's examples; `asker` replaces `{asker}` in their rewordings."""
     return tuple(
         (_turn(row["query"], row.get("other")), row["rewording"].replace("{asker}", asker))
         for row in table()[name]
@@ -78,12 +78,12 @@ def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    """What stands in `examples.toml`."""
+    """The content of `examples.toml`."""
     file = resources.files("mutators").joinpath("examples.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def _rewriter(name: str, doc: str, instruction: str, askers: str = "") -> Mutator:
+def _rewriter(name: str, instruction: str, askers: str = "") -> Mutator:
     """The mutator whose prompt is one instruction, with the examples of its name.
 
     `{asker}` in it is drawn by the seed, from the table `askers` of `examples.toml`.
@@ -95,63 +95,53 @@ def _rewriter(name: str, doc: str, instruction: str, askers: str = "") -> Mutato
         asker, words = random.Random(seed).choice(list(table()[askers].items()))
         return _prompt(name, instruction.replace("{asker}", asker), query, asker=words)
 
-    return Mutator(name=name, kind="model", function=reword, doc=doc, file=__file__)
+    return Mutator(name=name, kind="model", function=reword, file=__file__)
 
 
 paraphrase = _rewriter(
     "paraphrase",
-    "Say the same in other words.",
     "Paraphrase the query: use other words, and keep its meaning and every detail.",
 )
 add_context = _rewriter(
     "add_context",
-    "Say why the person asks.",
     "Add context to the query: let the person who asks say, in a few words that fit, {asker}. "
     "The question itself stays the same.",
     askers="purposes",
 )
 change_perspective = _rewriter(
     "change_perspective",
-    "Ask from somebody else's point of view.",
     "Change the perspective of the query: ask the same as {asker} would ask it, or in the third "
     "person. Keep its meaning.",
     askers="viewpoints",
 )
 clarify_intent = _rewriter(
     "clarify_intent",
-    "Make plain what is asked, so that it cannot be misread.",
     "Clarify the intent of the query: replace words that can be misread by what is plainly meant, "
     "and ask for exactly the same thing.",
 )
 shorten = _rewriter(
     "shorten",
-    "Ask the same in fewer words.",
     "Shorten the query: use as few words as you can, and keep its meaning.",
 )
 expand = _rewriter(
     "expand",
-    "Ask the same at greater length.",
     "Expand the query: ask the same in one or two longer sentences, and spell out what is only "
     "implied.",
 )
 simplify = _rewriter(
     "simplify",
-    "Ask the same in plain, everyday words.",
     "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.",
 )
 formalize = _rewriter(
     "formalize",
-    "Ask the same in formal language.",
     "Formalize the query: use precise, professional language. Keep its meaning.",
 )
 passive_voice = _rewriter(
     "passive_voice",
-    "Ask the same in the passive voice.",
     "Use the passive voice in the query, and keep its meaning.",
 )
 generate_similar = _rewriter(
     "generate_similar",
-    "Ask another query with the same intent.",
     "Write a similar query: it may be built and worded quite differently, but whoever asks it "
     "wants the same thing.",
 )
@@ -175,7 +165,7 @@ def crossover(query: str, earlier: Sequence[str], seed: int) -> Prompt:
     )
 
 
-def _noting(name: str, doc: str, note: str) -> Mutator:
+def _noting(name: str, note: str) -> Mutator:
     """The mutator that puts a note before the query: what a model says that a word of it means."""
 
     def ask(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
@@ -189,23 +179,20 @@ def _noting(name: str, doc: str, note: str) -> Mutator:
         noted = note.format(**found.groupdict())
         return query if noted in query else f"{noted} {query}"
 
-    then = Mutator(name=name, kind="rule", function=put, doc=doc, file=__file__)
-    return Mutator(name=name, kind="model", function=ask, doc=doc, file=__file__, then=then)
+    then = Mutator(name=name, kind="rule", function=put, file=__file__)
+    return Mutator(name=name, kind="model", function=ask, file=__file__, then=then)
 
 
-define_terms = _noting(
-    "define_terms", "Define the word that may mislead.", 'By "{word}" I mean {meaning}.'
-)
+define_terms = _noting("define_terms", 'By "{word}" I mean {meaning}.')
 ignore_trigger = _noting(
     "ignore_trigger",
-    "Ask not to mind the word that may mislead.",
     'Do not mind the word "{word}", here it only means {meaning}, which is harmless.',
 )
 
 
 @by_rule
 def _put_beside(rewording: str, earlier: Sequence[str], _seed: int) -> str:
-    """The query and its rewording; what is none alone, to be rejected as ever."""
+    """The query and its rewording; a text that is no rewording alone, so that it is rejected."""
     query = earlier[-1].partition(_BESIDE)[0]
     if rewording == query or not_a_rewording(rewording, query):
         return rewording
@@ -220,7 +207,6 @@ keep_original = Mutator(
     name="keep_original",
     kind="model",
     function=_paraphrase_bare,
-    doc="Put the query and its paraphrase side by side.",
     file=__file__,
     then=_put_beside,
 )
@@ -229,8 +215,7 @@ asks for something else, for the query stands beside it."""
 translate_back = replace(
     _rewriter(
         "translate_back",
-        "Translate it into French, and what comes of that back.",
         "Translate the query into French.",
     ),
-    then=_rewriter("to_english", "Translate it.", "Translate the query into English."),
+    then=_rewriter("to_english", "Translate the query into English."),
 )

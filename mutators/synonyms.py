@@ -1,4 +1,4 @@
-"""Replaces the words of `synonyms.toml` in a text: inflected and capitalised as they stood."""
+"""Replaces the words of `synonyms.toml` in a text, with their inflection and capitals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Literal
 
 Sense = Literal["verb", "noun", "any"]
-"""What a word is where it stands; `any` fits everywhere."""
+"""The part of speech that a word is used as; `any` fits everywhere."""
 
 _CODE = r"`[^`\n]*`"
 _ARTICLE_AT_END = re.compile(r"\b(an?)(\s+)\Z", re.IGNORECASE)

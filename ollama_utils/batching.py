@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, OllamaError
-from ollama_utils.parallel import ParallelError, map_parallel
+from ollama_utils.parallel import in_parallel
 from ollama_utils.types import Call, Completion, Prompt, Think, is_text
 
 DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
@@ -47,16 +47,14 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     return rows
 
 
-def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
+def batch_mutate_queries(
     dispatcher: Dispatcher,
     queries: Sequence[str],
     prompts: Sequence[str | Prompt],
     *,
     model: str,
-    system: str | None = None,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-    think: Think | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
     """Have a model reword queries.
@@ -65,12 +63,10 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
         dispatcher: sends the calls.
         queries: N queries; a failed call leaves its query as it was, with `error` set.
         prompts: N whole prompts, each of which asks for the rewording of its query; what a `Prompt`
-            sets for its row counts before what is set here for all.
+            sets takes precedence over what is set here for all.
         model: the mutator.
-        system: the system prompt; None keeps the model's own.
         seeds: N seeds, each of which goes into its call's options; None for none.
         options: Ollama's options for every call.
-        think: whether a thinking model thinks, or how much; None leaves it to the server.
         max_workers: the most calls at once; None leaves it to the dispatcher.
 
     Raises:
@@ -79,9 +75,7 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
-    shared = Call(
-        model=model, prompt="", system=system, options=options or {}, think=think, role="mutator"
-    )
+    shared = Call(model=model, prompt="", options=options or {}, role="mutator")
     return _generate(dispatcher, prompts, queries, shared, seeds, max_workers)
 
 
@@ -96,9 +90,19 @@ def batch_query_target_model(
     think: Think | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
-    """Send N questions to the target model; the arguments are those of `batch_mutate_queries`.
+    """Send N questions to the target model.
 
     A failed call gives DEFAULT_REFUSAL as its text, with `error` set.
+
+    Args:
+        dispatcher: sends the calls.
+        prompts: N questions; see `batch_mutate_queries`, as for the other arguments.
+        model: the target.
+        system: the system prompt; None keeps the model's own.
+        seeds: N seeds.
+        options: Ollama's options for every call.
+        think: whether a thinking model thinks, or how much; None leaves it to the server.
+        max_workers: the most calls at once.
 
     Raises:
         ValueError: the lengths differ.
@@ -106,6 +110,19 @@ def batch_query_target_model(
     shared = Call(model=model, prompt="", system=system, options=options or {}, think=think)
     fallbacks = [DEFAULT_REFUSAL] * len(prompts)
     return _generate(dispatcher, prompts, fallbacks, shared, seeds, max_workers)
+
+
+def with_prompt(shared: Call, prompt: str | Prompt) -> Call:
+    """A call with a prompt of its own; what that sets takes precedence."""
+    own = prompt if isinstance(prompt, Prompt) else Prompt(text=prompt)
+    return replace(
+        shared,
+        prompt=own.text,
+        examples=own.examples,
+        options={**shared.options, **own.options},
+        system=shared.system if own.system is None else own.system,
+        think=shared.think if own.think is None else own.think,
+    )
 
 
 def _generate(
@@ -116,29 +133,16 @@ def _generate(
     seeds: Sequence[int] | None,
     max_workers: int | None,
 ) -> list[Completion]:
-    """The replies to N prompts, with its fallback as the text of each that failed."""
+    """The replies to N prompts; the text of one that failed is its fallback."""
     if seeds is not None and len(seeds) != len(prompts):
         raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(prompts)}")
-    calls = []
-    for row, prompt in enumerate(prompts):
-        own = prompt if isinstance(prompt, Prompt) else Prompt(text=prompt)
-        options = {**shared.options, **own.options}
-        if seeds is not None:
-            options["seed"] = int(seeds[row])
-        calls.append(
-            replace(
-                shared,
-                prompt=own.text,
-                examples=own.examples,
-                options=options,
-                system=shared.system if own.system is None else own.system,
-                think=shared.think if own.think is None else own.think,
-            )
-        )
-    try:
-        completions = map_parallel(dispatcher.generate, calls, max_workers)
-    except ParallelError as error:  # what ends the run, as an outage does
-        raise error.failures[min(error.failures)] from error
+    calls = [with_prompt(shared, prompt) for prompt in prompts]
+    if seeds is not None:
+        calls = [
+            replace(call, options={**call.options, "seed": int(seed)})
+            for call, seed in zip(calls, seeds, strict=True)
+        ]
+    completions = in_parallel(dispatcher.generate, calls, max_workers)
     return [
         replace(completion, text=fallback) if completion.error else completion
         for completion, fallback in zip(completions, fallbacks, strict=True)

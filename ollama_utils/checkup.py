@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ModelMissingError, OllamaError
 from ollama_utils.model_client import UNAUTHORIZED, ModelClient
 from ollama_utils.types import Call, Completion, Role, short_name
-from records.errors import UserError
+from records.errors import UserError, describe
+from records.terminal import write_stderr
 
 _BYTES_A_TOKEN = 4
 """Of English; of other languages a token has fewer, so that more tokens come than are foreseen."""
 
 
-def check_reply(
-    role: Role, reply: Completion, report: Callable[[str], None], *, required: bool = True
-) -> None:
-    """Say what is wrong with the first reply of a role.
+def check_reply(role: Role, reply: Completion, *, required: bool = True) -> None:
+    """Say on stderr what is wrong with the first reply of a role.
 
     Args:
         role: the model's.
         reply: to its first question.
-        report: is given a line for the user.
         required: whether nothing can come of the run without this model.
 
     Raises:
@@ -33,26 +29,21 @@ def check_reply(
     if required and is_hopeless:
         raise UserError(str(error))
     if error:
-        report(f"the first call to the {role} failed: {type(error).__name__}: {error}")
+        write_stderr(f"the first call to the {role} failed: {describe(error)}")
     elif reply.truncated and role == "mutator":
-        report("the first rewording was cut, so it is not adopted: raise --rewrite-num-predict")
+        write_stderr(
+            "the first rewording was cut, so it is not adopted: raise --rewrite-num-predict"
+        )
 
 
-def check_context(
-    dispatcher: Dispatcher,
-    call: Call,
-    reply: Completion,
-    longest: str,
-    report: Callable[[str], None],
-) -> None:
-    """Say so where the longest prompt and its reply do not fit into the context that is in force.
+def check_context(dispatcher: Dispatcher, call: Call, reply: Completion, longest: str) -> None:
+    """Say so on stderr if the longest prompt and its reply exceed the context that is in force.
 
     Args:
         dispatcher: of the call.
         call: the first one, by which the model is loaded.
         reply: to it.
         longest: what another call asks in place of its prompt.
-        report: is given the line.
     """
     first_tokens = reply.usage.prompt_tokens if reply.usage else 0
     more_bytes = len(longest.encode()) - (len(call.prompt.encode()) if first_tokens else 0)
@@ -61,7 +52,7 @@ def check_context(
     for server in dispatcher.servers.all:
         context = context_of(server.client, call.model)
         if context and tokens + most > context:
-            report(
+            write_stderr(
                 f"the longest query makes a prompt of some {tokens:,} tokens; with a reply of up "
                 f"to {most:,} it exceeds the context of {short_name(call.model)!r} at "
                 f"{server.host} ({context:,}): {server.client.larger_context}, or lower "

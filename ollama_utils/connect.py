@@ -38,8 +38,8 @@ from ollama_utils.types import (
     think_of,
 )
 from records.errors import UserError, as_user_error
-from records.settings import Count, CountOrZero, Positive, absolute
-from records.terminal import write_stderr
+from records.settings import Count, CountOrZero, NotNegative, Positive, absolute
+from records.terminal import counted, write_stderr
 from simulator.settings import WORLDS, Settings, SimulatedServer
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ CHILDREN = (EMBEDDED, SMOLLM2)
 SLOW_S = 5.0
 """Seconds for which a list of models is waited for without a word."""
 MOST_ASKED = 32
-"""At most so many models are asked whether they only embed."""
+"""The target is found only among so many models: each is asked whether it does more than embed."""
 DRAIN_S = 5.0
 """How long a command that was stopped waits for the replies under way, which are paid for."""
 
@@ -77,16 +77,17 @@ class SimulatorConfig(SimulatedServer):
 
     slots: Count = SimulatedServer.slots
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL), also of `--ollama-host smollm2`."""
-    time_scale: float = 0.1
+    time_scale: NotNegative = 0.1
     """1 is 4 ms a token; the default is ten times faster, 0 answers at once."""
+    load_s: NotNegative = SimulatedServer.load_s
+    """Seconds that a model takes to load, at a time scale of 1."""
     max_loaded_models: CountOrZero = SimulatedServer.max_loaded_models
     """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 sets no limit."""
 
     def __str__(self) -> str:
-        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
         return (
-            f"{slots} a model, world {self.world}, {self.reply_tokens} tokens a reply, "
-            f"at {self.time_scale:g} of 4 ms a token"
+            f"{counted(self.slots, 'slot')} a model, world {self.world}, "
+            f"{self.reply_tokens} tokens a reply, at {self.time_scale:g} of 4 ms a token"
         )
 
     def settings(self) -> Settings:
@@ -123,7 +124,8 @@ class ServerConfig:
     """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit
     code 3)."""
     max_reply_chars: Count = MAX_REPLY_CHARS
-    """Characters of a reply that are kept; a longer one is cut, and flagged as by --num-predict."""
+    """Characters of a reply that are kept; a longer reply is cut, and flagged as one that was cut
+    at --num-predict is."""
     mutator_think: ThinkWord = "off"
     """Whether, or how much, a model thinks that rewords queries or prompts."""
     judge_think: ThinkWord = "off"
@@ -134,8 +136,10 @@ class ServerConfig:
     """What opens and closes thoughts in a reply (repeatable), as '<musing>...</musing>', beside the
     marks that are known."""
     request_field: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """For an OpenAI-compatible server (repeatable): FIELD=NAME sends a field by another name,
-    FIELD= leaves it out; system=user; response_format=json_object. What it refuses is found out."""
+    """For an OpenAI-compatible server (repeatable): FIELD=NAME sends a field of a request by
+    another name, FIELD= leaves it out, system=user puts a system prompt into the user's message,
+    response_format=json_object asks for JSON without a schema [what the server refuses is found
+    out]."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def located(self) -> "ServerConfig":
@@ -193,6 +197,8 @@ class Connection:
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
     simulated_target: str | None = None
     """The target where none is named; None where the embedded simulator does not stand in."""
+    is_guess: bool = False
+    """Whether the target is the first of several models, none of which was named."""
     cache_scope: str = ""
     """The servers whose replies a cache may give."""
 
@@ -317,6 +323,7 @@ def connect(
     simulated_target: str = "sim-target",
     named_by: str = "--target-model",
     waits: bool = True,
+    guesses: bool = False,
     at: Sequence[str] = (),
 ) -> Iterator[Connection]:
     """Open the server(s), check that they have the models, and close everything at the end.
@@ -328,6 +335,7 @@ def connect(
         named_by: the flag that names a target.
         waits: whether calls wait for a server that is away, up to `max_outage`; else each fails on
             its own.
+        guesses: whether the first of several models is the target where none is named.
         at: the hosts that are asked, of those of another connection, which stays open: none is
             started. The config is what its `Connection.for_jobs` returned.
 
@@ -347,10 +355,12 @@ def connect(
             child = None
             if hosts[0] in CHILDREN and not at:
                 child = stack.enter_context(_start(hosts[0], config.simulator))
-            urls = at or ([_url(hosts[0], child)] if child else hosts)
+            urls: Sequence[str] = at or hosts
+            if child:
+                urls = [child.host if hosts[0] == EMBEDDED else f"{OPENAI}{child.host}/v1"]
             slots = config.simulator.slots if hosts[0] in CHILDREN else None
             dispatcher = stack.enter_context(
-                _dispatcher(config, urls, child, memory_bytes, waits=waits, slots=slots)
+                open_dispatcher(config, urls, child, memory_bytes, waits=waits, slots=slots)
             )
             models = _list_models(dispatcher, config, waits=bool(at))
             connection = Connection(
@@ -362,8 +372,14 @@ def connect(
                 simulated_target=simulated_target if EMBEDDED in hosts else None,
                 cache_scope=",".join(sorted(hosts if at or child else dispatcher.hosts)),
             )
-            roles = connection.roles_of(config, named_by)
-        if not (config.target_model or connection.simulated_target):
+            try:
+                roles = connection.roles_of(config, named_by)
+            except NoModelNamedError as error:
+                if not guesses:
+                    raise
+                connection = replace(connection, is_guess=True)
+                roles = connection.roles_of(replace(config, target_model=error.one))
+        if not (config.target_model or connection.simulated_target or connection.is_guess):
             role = named_by.removeprefix("--").replace("-", " ")
             write_stderr(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
         yield replace(connection, roles=roles)
@@ -402,19 +418,16 @@ def _start(host: str, config: SimulatorConfig) -> "ChildServer":
         return SmolLM2Server(config.slots)
 
 
-def _url(host: str, child: "ChildServer") -> str:
-    return child.host if host == EMBEDDED else f"{OPENAI}{child.host}/v1"
-
-
-def _dispatcher(
+def open_dispatcher(
     config: ServerConfig,
     urls: Sequence[str],
-    child: "ChildServer | None",
-    memory_bytes: int,
+    child: "ChildServer | None" = None,
+    memory_bytes: int = MEMORY_BYTES,
     *,
-    waits: bool,
-    slots: int | None,
+    waits: bool = True,
+    slots: int | None = None,
 ) -> "Dispatcher":
+    """The dispatcher that a config describes, to the servers at these URLs; see `connect`."""
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.wires import open_client
 

@@ -1,8 +1,8 @@
 """The dialect of an OpenAI-compatible server: which fields of a request it takes, by which names.
 
-A request is sent as OpenAI and most servers take it. What a server refuses by name is left out or
-renamed from then on, and a line says so. The rules are plain settings (`--request-field`, and a
-run's config.toml), `FIELD=NAME` each:
+A request is sent as OpenAI and most servers take it. A field that a server refuses by name is left
+out or renamed from then on, and a line says so. The rules are plain settings (`--request-field`,
+and a run's config.toml), `FIELD=NAME` each:
 
 - `max_tokens=max_completion_tokens`: the field goes by another name;
 - `seed=`: it is left out;
@@ -82,7 +82,8 @@ class Dialect:
     def send(self, body: Mapping[str, Any], ask: Callable[[dict[str, Any]], bytes]) -> bytes:
         """Send a request; what the server refuses by name is sent another way, or not at all.
 
-        What a request that is taken had in another way holds from then on.
+        The rules of a request that the server took hold from then on. They are learned once a run,
+        so the repetitions are few: the dispatcher counts them as one attempt, for its rate, too.
 
         Args:
             body: the request as most servers take it.
@@ -110,18 +111,17 @@ class Dialect:
                 rules[field] = left[0]
             else:
                 for (field, _), words in refused.items():
-                    self._keep(field, rules[field], words)
+                    form = rules[field]
+                    with self._lock:
+                        is_new = self._rules.get(field, _usual(field)) != form
+                        self._rules[field] = form
+                    if is_new:
+                        how = f"sends it as {form!r}" if form else "leaves it out"
+                        self._report(
+                            f"{self._at} refused {field} ({brief(words)!r}): mutagym {how} from "
+                            "now on"
+                        )
                 return reply
-
-    def _keep(self, field: str, form: str, words: str) -> None:
-        with self._lock:
-            is_new = self._rules.get(field, _usual(field)) != form
-            self._rules[field] = form
-        if is_new:
-            how = f"sends it as {form!r}" if form else "leaves it out"
-            self._report(
-                f"{self._at} refused {field} ({brief(words)!r}): mutagym {how} from now on"
-            )
 
 
 def _usual(field: str) -> str:
@@ -136,7 +136,9 @@ def _in_dialect(body: Mapping[str, Any], rules: Mapping[str, str]) -> dict[str, 
             sent["messages"] = _without_system(sent["messages"])
         elif field == "response_format" and field in body and form != "json_schema":
             schema = sent.pop(field)["json_schema"]["schema"]
-            sent["messages"] = _with_words(sent["messages"], _SCHEMA + json.dumps(schema))
+            *others, last = sent["messages"]
+            words = last["content"] + _SCHEMA + json.dumps(schema)
+            sent["messages"] = [*others, last | {"content": words}]
             sent |= {field: {"type": form}} if form else {}
         elif field in body and field not in {"system", "response_format"}:
             value = sent.pop(field)
@@ -175,9 +177,3 @@ def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
         return messages
     system, first, *others = messages
     return [first | {"content": f"{system['content']}\n\n{first['content']}"}, *others]
-
-
-def _with_words(messages: list[dict[str, str]], words: str) -> list[dict[str, str]]:
-    """Messages with more words at the end of the last turn."""
-    *others, last = messages
-    return [*others, last | {"content": last["content"] + words}]

@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,6 @@ from ollama_utils.limits import Cap, RateLimit
 from ollama_utils.memory import ReplyMemory
 from ollama_utils.model_client import ModelClient
 from ollama_utils.reply_log import (
-    CallOutcome,
     Question,
     ReplyLog,
     as_json,
@@ -45,8 +43,10 @@ from ollama_utils.reply_log import (
     find_in,
     from_json,
     question_of,
+    row_from_json,
 )
 from ollama_utils.servers import Place, Probe, Servers
+from ollama_utils.threads import POLL_S
 from ollama_utils.types import (
     CALL_ATTEMPTS,
     CALL_TIMEOUT_S,
@@ -62,19 +62,19 @@ from ollama_utils.types import (
     Think,
     Usage,
     short_name,
-    think_of,
 )
-from ollama_utils.wires import ClientOpener, open_client
+from ollama_utils.wires import open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
 _log_warning = logging.getLogger(__name__).warning
-MOST_TOKENS: Mapping[Role, int] = {"target": 512, "mutator": 512, "judge": 256}
-"""The limit of a call that names none: every reply ends, even one of white space in a grammar."""
-NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}
-"""Rewordings and verdicts need no thoughts, unless the user wants some."""
-COUNTS = (
-    "calls",  # requests sent; each attempt counts
+_MOST_TOKENS: Mapping[Role, int] = {"target": 512, "mutator": 512, "judge": 256}
+"""The limit of a call that sets none. Every reply must end: a model that follows a schema may write
+white space for ever."""
+_NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}
+"""Who rewords or judges does not think unless the user asks for it."""
+_COUNTS = (
+    "calls",  # attempts: requests that were sent
     "failures",  # how many of these failed
     "retries",  # how many of these repeated one that had failed
     "cache_hits",  # replies that an earlier equal call, or one under way, had paid for
@@ -84,7 +84,6 @@ COUNTS = (
 )
 """What `Dispatcher.totals` adds up."""
 _MAX_BACKOFF_S, _MAX_DOUBLINGS = 30.0, 6
-_POLL_S = 0.01
 
 
 class Dispatcher(AbstractContextManager["Dispatcher"]):
@@ -101,21 +100,20 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             After ten times as many the attempt is given up in any case.
         max_outage_s: for how long calls wait while no server is there; then OutageError ends
             everything. None: they do not wait, but fail one by one.
-        memory_bytes: what the replies may take that are remembered; 0 asks anew each time.
+        memory_bytes: bytes for remembered replies; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter. A
-            server that is away is asked for every two such times.
+            server that is away is probed every 2 * backoff_s seconds.
         ensure_running: is called while nobody answers; returns why nobody ever will again, where
             that can be known, else None.
         report: is given a line for the user when an outage begins and ends.
-        rate_limit_per_minute: the most requests that go out a minute, each attempt counted.
         max_reply_chars: the characters of a reply that are kept.
         think: whether models think, by their role; a call's own word counts first.
         think_budget: tokens of thoughts, beside those of the answer, in a call that is to think.
-        opener: opens the client of each host.
+        opener: opens the client of each host: `open_client`, or one with the same arguments.
         slots: the calls that each model serves at once, where that is known; None: it is found.
 
     Raises:
-        ValueError: no host, one that cannot be read, or a limit below 1 (a rate: not above 0).
+        ValueError: no host, one that cannot be read, or a limit below 1.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
@@ -130,11 +128,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: float = 0.5,
         ensure_running: Callable[[], str | None] = lambda: None,
         report: Callable[[str], None] = _log_warning,
-        rate_limit_per_minute: float | None = None,
         max_reply_chars: int = MAX_REPLY_CHARS,
-        think: Mapping[Role, Think | None] = NO_THOUGHTS,
+        think: Mapping[Role, Think | None] = _NO_THOUGHTS,
         think_budget: int = THINK_BUDGET,
-        opener: ClientOpener = open_client,
+        opener: Callable[..., ModelClient] = open_client,
         slots: int | None = None,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
@@ -142,7 +139,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         for name, value in (("attempts", attempts), ("max_in_flight", max_in_flight)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value!r}")
-        self.rate = RateLimit(rate_limit_per_minute)
+        self.rate = RateLimit()
         """How many requests go out a minute."""
         self.servers = Servers(
             [opener(host, timeout_s=timeout_s, max_reply_chars=max_reply_chars) for host in hosts],
@@ -157,45 +154,32 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         self._attempts, self._backoff_s = attempts, backoff_s
         self._think, self._think_budget = think, think_budget
         self._memory = ReplyMemory(memory_bytes) if memory_bytes > 0 else None
-        self._caps: WeakSet[Cap] = WeakSet()
-        self._caps_lock = threading.Lock()
-        self._is_beside = False
+        self._shares_memory = False
         self._begin_counts()
 
     def _begin_counts(self) -> None:
         self._logs: tuple[ReplyLog, ...] = ()
         self._lock = threading.Lock()
-        self._totals = dict.fromkeys(COUNTS, 0.0)
+        self._totals = dict.fromkeys(_COUNTS, 0.0)
         self.in_flight = 0
         """The calls that are under way."""
-        self.max_in_flight_seen = 0
-        """The most that were under way at once, over all servers and models."""
         self.completions = 0
-        """Completions that were returned: replies, known ones, and those that were given up."""
+        """Completions that were returned: replies of servers, known replies, and failures."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The servers' base URLs, `openai:` before those of OpenAI-compatible ones."""
         return tuple(server.host for server in self.servers.all)
 
-    def new_cap(self, limit: int) -> Cap:
-        """A cap on the calls made with it: so many attempts of theirs are under way at most."""
-        cap = Cap(limit)
-        with self._caps_lock:
-            self._caps.add(cap)
-            if self.servers.closed.is_set():
-                cap.close()
-        return cap
+    def for_another_run(self) -> Dispatcher:
+        """A dispatcher with its own counts and logs that shares the servers and the memory.
 
-    def beside(self) -> Dispatcher:
-        """One for another run, with its own counts and logs, at the same servers and memory.
-
-        A reply that another run paid for is written to the logs of this one as well, so that they
-        are whole, with no attempt of its own.
+        A reply that another run paid for is also written to the logs of this one, with 0 attempts,
+        so that they are complete.
         """
         other = copy.copy(self)
         other._begin_counts()  # noqa: SLF001 - of this class
-        other._is_beside = True  # noqa: SLF001 - likewise
+        other._shares_memory = True  # noqa: SLF001 - likewise
         return other
 
     def keep_in(self, *logs: ReplyLog) -> None:
@@ -210,7 +194,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         Args:
             call: the request.
-            cap: each attempt holds a place in it; see `new_cap`.
+            cap: each attempt holds a place in it; see `Servers.new_cap`.
 
         Raises:
             ReplyLogError: the reply cannot be written down.
@@ -228,7 +212,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 completion = answer()
             else:
                 completion = self._memory.ask(question, answer, self._cancel_event(cap))
-            if completion.cached and self._is_beside:  # another run may have asked for it
+            if completion.cached and self._shares_memory:  # another run may have asked for it
                 self._write(question, [], reply=as_json(completion))
         with self._lock:
             self.completions += 1
@@ -253,7 +237,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         found = {each: None if fresh else find_in(self._logs, each) for each in asked}
         if missing := [question for question, reply in found.items() if reply is None]:
             found |= self._embed(model, missing, fresh=fresh)
-        rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
+        rows = [row_from_json(found[question] or "") for question in asked]
         if len(lengths := sorted(set(map(len, rows)))) > 1:
             raise BadReplyError(
                 f"the embeddings of model {model!r} are of lengths {lengths}: expected one"
@@ -261,26 +245,22 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
     def totals(self) -> dict[str, float]:
-        """What all calls cost so far, by the names of `COUNTS`."""
+        """What all calls cost so far, by the names of `_COUNTS`."""
         with self._lock:
             return dict(self._totals)
 
     def cancel(self) -> None:
-        """Stop for good: calls that wait for anything but a server get CallCancelledError.
+        """Stop for good: calls that are not sent yet get CallCancelledError.
 
         So do all later ones, unless their reply is known. May be called from any thread.
         """
         self.servers.close()
-        with self._caps_lock:
-            caps = list(self._caps)
-        for cap in caps:
-            cap.close()
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until no call is under way and their replies are written down, or for so long."""
+        """Wait until the replies to all calls under way are written, at most for `timeout_s`."""
         end_s = time.monotonic() + timeout_s
         while self.in_flight and time.monotonic() < end_s:
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         """Cancel, and end the calls that are still under way."""
@@ -291,9 +271,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         self.close()
 
     def with_defaults(self, call: Call) -> Call:
-        """A call with what it leaves out: whether the model thinks, and a limit on its tokens."""
-        think = self._think.get(call.role) if call.think is None else think_of(call.think)
-        most = call.options.get("num_predict", MOST_TOKENS[call.role])
+        """A call with its defaults: whether the model thinks, and a limit on its tokens."""
+        think = self._think.get(call.role) if call.think is None else call.think
+        most = call.options.get("num_predict", _MOST_TOKENS[call.role])
         if think and isinstance(most, int) and most > 0:
             most += self._think_budget
         return replace(call, think=think, options={**call.options, "num_predict": most})
@@ -302,7 +282,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """The reply of a log or a server to a call, written down; a failure stands in `error`."""
         if question.repeatable and (kept := find_in(self._logs, question)) is not None:
             return from_json(kept)
-        hosts: list[str] = []
+        tried_hosts: list[str] = []
         # One token, with the options that decide how the model is loaded.
         options = {**call.options, "num_predict": 1}
         probe = Call(model=call.model, prompt="Say yes.", options=options)
@@ -310,33 +290,33 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             completion = self._send(
                 question.model,
                 lambda client, stream: client.generate(call, stream=stream),
-                keep=lambda reply: self._write(question, hosts, reply=as_json(reply)),
+                keep=lambda reply: self._write(question, tried_hosts, reply=as_json(reply)),
                 probe=lambda client, within_s: client.generate(probe, timeout_s=within_s),
                 cap=cap,
-                hosts=hosts,
+                tried_hosts=tried_hosts,
             )
         except OllamaError as error:
-            self._write(question, hosts, error=error)
+            self._write(question, tried_hosts, error=error)
             completion = Completion(text="", error=error)
-        return replace(completion, attempts=len(hosts))
+        return replace(completion, attempts=len(tried_hosts))
 
     def _embed(
         self, model: str, missing: Sequence[Question], *, fresh: bool
     ) -> dict[Question, str]:
-        """The embeddings of texts that no log holds, as JSON; the first of them pays for all.
+        """The embeddings of texts that no log holds, as JSON; the attempts count for the first.
 
-        Asked for twice at once, a text may get two: then that of the run is the one in the log,
-        which is read again; not so if `fresh`, when it is the server's that is wanted.
+        If two threads embed one text at the same time, the first row in the log counts for both,
+        except with `fresh`.
         """
         texts = [json.loads(question.request) for question in missing]
         replies: dict[Question, str] = {}
-        hosts: list[str] = []
+        tried_hosts: list[str] = []
 
         def keep(embeddings: Embeddings) -> None:
             for number, row in enumerate(embeddings.rows.tolist()):
                 question = missing[number]
                 replies[question] = json.dumps(row)
-                self._write(question, [] if number else hosts, reply=replies[question])
+                self._write(question, [] if number else tried_hosts, reply=replies[question])
                 if not fresh:
                     replies[question] = find_in(self._logs, question) or replies[question]
 
@@ -347,10 +327,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 keep=keep,
                 probe=lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s),
                 cap=None,
-                hosts=hosts,
+                tried_hosts=tried_hosts,
             )
         except OllamaError as error:
-            self._write(missing[0], hosts, error=error)
+            self._write(missing[0], tried_hosts, error=error)
             raise
         return replies
 
@@ -362,23 +342,23 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         keep: Callable[[Reply], None],
         probe: Probe,
         cap: Cap | None,
-        hosts: list[str],
+        tried_hosts: list[str],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
 
         After an error that may pass (`OllamaError.retryable`) the call is sent again, if possible
         to a server that has not failed it, after a pause that doubles each time, with jitter, or
-        that the server asked for. An attempt does not count where the server was away. `hosts`
-        are where it was sent, one an attempt: they are added here.
+        that the server asked for. An attempt does not count where the server was away. Each
+        attempt adds its host to `tried_hosts`.
         """
         cancelled = self._cancel_event(cap)
         failures = 0
         while True:
-            place = self.servers.enter(model, hosts, cancelled)
+            place = self.servers.enter(model, tried_hosts, cancelled)
             try:
                 with cap.place() if cap else nullcontext():
                     self.rate.wait(cancelled)
-                    return self._attempt(place, ask, keep, probe, hosts)
+                    return self._attempt(place, ask, keep, probe, tried_hosts)
             except OllamaError as error:
                 self.servers.raise_if_ended()
                 if not error.retryable:
@@ -387,9 +367,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             finally:
                 self.servers.leave(place)
             failures += not self.servers.was_away(place, cancelled)
+            self.servers.raise_if_ended()
             if failures >= self._attempts:
                 raise why
-            if cancelled.wait(self._pause_s(len(hosts), why)):
+            if cancelled.wait(self._pause_s(len(tried_hosts), why)):
                 self.servers.raise_if_ended()
                 raise CallCancelledError("the run was stopped before there was an answer")
 
@@ -399,16 +380,15 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         ask: Callable[[ModelClient, bool], Reply],
         keep: Callable[[Reply], None],
         probe: Probe,
-        hosts: list[str],
+        tried_hosts: list[str],
     ) -> Reply:
         """One attempt at a server, counted, its reply written down."""
         is_streamed = self.servers.sent(place)
         with self._lock:
             self._totals["calls"] += 1
-            self._totals["retries"] += bool(hosts)
+            self._totals["retries"] += bool(tried_hosts)
             self.in_flight += 1
-            self.max_in_flight_seen = max(self.max_in_flight_seen, self.in_flight)
-        hosts.append(place.server.host)
+        tried_hosts.append(place.server.host)
         try:
             reply = ask(place.server.client, is_streamed)
             self.servers.raise_if_ended()
@@ -437,25 +417,25 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return max(pause_s, asked_s or 0.0)
 
     def _cancel_event(self, cap: Cap | None) -> threading.Event:
-        """Is set once nobody waits for a call with this cap any more; `cancel` closes caps, too."""
+        """Is set once nobody waits for a call with this cap any more; `cancel` closes all caps."""
         return self.servers.closed if cap is None else cap.closed
 
     def _write(
         self,
         question: Question,
-        hosts: Sequence[str],
+        tried_hosts: Sequence[str],
         *,
         reply: str = "",
         error: OllamaError | None = None,
     ) -> None:
         """Write down what a server was sent; a call that was given up before that is left out."""
-        if error is not None and not hosts:
+        if error is not None and not tried_hosts:
             return
-        outcome = CallOutcome(
-            reply=reply,
-            error=None if error is None else f"{type(error).__name__}: {error}",
-            server=hosts[-1] if hosts else "",
-            attempts=0 if isinstance(error, NotInLogError) else len(hosts),
-        )
         for log in self._logs:
-            log.write(question, outcome)
+            log.write(
+                question,
+                reply=reply,
+                error=None if error is None else f"{type(error).__name__}: {error}",
+                server=tried_hosts[-1] if tried_hosts else "",
+                attempts=0 if isinstance(error, NotInLogError) else len(tried_hosts),
+            )

@@ -7,7 +7,6 @@ of `HashingEncoder`, `OllamaEncoder` and the local models of `sentence_encoder`.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import weakref
@@ -15,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -33,9 +32,10 @@ from ollama_utils.errors import (
     ServerFaultError,
     UnknownEncoderError,
 )
-from ollama_utils.reply_log import CallOutcome, ReplyLog, embed_question
+from ollama_utils.reply_log import ReplyLog, embed_question, row_from_json
 from ollama_utils.sentence_encoder import local_encoder
-from ollama_utils.types import is_text, short_name, unit_rows
+from ollama_utils.types import is_text, short_name
+from ollama_utils.vectors import unit_rows
 
 MOST_BYTES = 512
 """UTF-8 bytes of a text that is encoded in one piece.
@@ -47,9 +47,11 @@ _WORD = re.compile(r"\w+")
 _SIGN_BIT = 31
 _DEFAULT_DIMENSION, _MOST_DIMENSION = 384, 2**16
 _CHUNK = 32
+"""Texts of a request to a server."""
 _KNOWN_GOOD = ("dimension",)
+"""Texts that a server was seen to embed."""
 _MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
-_SAMPLE = "The same text has the same embedding."
+"""Errors of a request that a single text in it may have caused."""
 _CACHE_SIZE = 16384
 
 Row = NDArray[np.float32]
@@ -65,12 +67,18 @@ class Encoder(Protocol):
     """D, the length of a vector."""
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1; a text's row does not depend on the other texts.
+        """(N, D) rows of length 1, N from 1; a text's row does not depend on the other texts.
 
         Raises:
             EncodingError: some texts have no row; it holds those of the others.
         """
         ...
+
+
+def fingerprint(encoder: Encoder) -> str:
+    """The SHA-256 of how it embeds a sample: encoders with other weights have another."""
+    sample = "The same text has the same embedding."
+    return sha256(encoder.encode([sample]).tobytes()).hexdigest()
 
 
 def make_encoder(
@@ -130,8 +138,7 @@ class CachedEncoder:
         self._encoder = encoder
         self._log = None
         if store is not None:
-            sample = blake2b(encoder.encode([_SAMPLE]).tobytes(), digest_size=16).hexdigest()
-            self._log = ReplyLog(store, digests={short_name(self.name): sample})
+            self._log = ReplyLog(store, digests={short_name(self.name): fingerprint(encoder)})
             weakref.finalize(self, self._log.close)
         self._lock = threading.Lock()
         self._known: LRUCache[str, Future[Row]] = LRUCache(size)
@@ -203,14 +210,14 @@ class CachedEncoder:
     def _find(self, text: str) -> Row | None:
         """A text's row in the log, if there is one."""
         reply = self._log.find(embed_question(self.name, text)) if self._log else None
-        row = np.array(json.loads(reply or "[]"), dtype=np.float32)
+        row = np.array(row_from_json(reply) if reply is not None else [], dtype=np.float32)
         return row if row.shape == (self.dimension,) else None
 
     def _write(self, text: str, row: Row) -> None:
         if self._log:
             # Nine digits are all bits of a float32; those of a float64 take twice as long to read.
             numbers = ", ".join(f"{number:.8e}" for number in row.tolist())
-            self._log.write(embed_question(self.name, text), CallOutcome(reply=f"[{numbers}]"))
+            self._log.write(embed_question(self.name, text), reply=f"[{numbers}]")
 
 
 def pieces(text: str) -> list[str]:

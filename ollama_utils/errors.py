@@ -29,6 +29,7 @@ ValueError
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -55,6 +56,11 @@ class OllamaError(Exception):
         super().__init__(message)
         if retryable is not None:
             self.retryable = retryable
+
+
+def fresh(error: OllamaError) -> OllamaError:
+    """The same error, to be raised: several threads may have it, and each adds to its traceback."""
+    return copy.copy(error)
 
 
 class ServerUnreachableError(OllamaError):
@@ -136,7 +142,7 @@ class ReplyLogError(OSError):
 
 
 ENDS_THE_RUN = (CallCancelledError, ReplyLogError, OutageError, ModelChangedError)
-"""What no single call, candidate or policy is to blame for: who lets others fail raises these."""
+"""Errors of the run as a whole. Code that tolerates single failures re-raises these."""
 
 
 class EncodingError(ValueError):

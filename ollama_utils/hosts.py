@@ -16,7 +16,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def parse_host(host: str) -> str:
-    """The base URL that a host means, read as Ollama reads OLLAMA_HOST: without quotes around it.
+    """The base URL that a host stands for, read as Ollama reads OLLAMA_HOST.
 
     Args:
         host: `http://127.0.0.1:11434`, `localhost`, `:11434`, `::1`; a blank one is this machine.
@@ -76,7 +76,7 @@ def speaks_openai(host: str) -> bool:
 
 
 def server_url(host: str) -> str:
-    """The URL of a dispatcher's host without the API's own path: where a server tells of itself."""
+    """The URL of a dispatcher's host without `openai:` and `/v1`."""
     return host.removeprefix(OPENAI).removesuffix("/v1")
 
 
@@ -90,7 +90,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _bare(host: str) -> str:
-    """Without blanks and quotes around it: `docker run --env-file`, Windows' `set` keep those."""
+    """Without the blanks and quotes around it, which `docker run --env-file` keeps, for one."""
     return host.strip().strip("\"'").strip()
 
 

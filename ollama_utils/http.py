@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -54,6 +54,8 @@ _MOST_RETRY_AFTER_S = 300.0
 _REDIRECTION = 3
 """The hundreds of its statuses."""
 _HTTP_PORT = 80
+_ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What is raised where the server has closed the connection."""
 _TLS_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
@@ -73,8 +75,8 @@ class _Request:
         self.method, self.target, self.content = method, target, content
         self.timeout_s = timeout_s
         self.sent_s = self.counts_from_s = time.monotonic()
-        """Since when the server is silent: until the requests sent before it are answered, this one
-        may wait in the server's queue."""
+        """When the server's silence began. It begins anew with each reply to a request that was
+        sent before this one, since until then this one may have waited in the server's queue."""
         self.end_s = self.sent_s + WHOLE_REPLY * timeout_s
 
     def wait_for_reply(self, connected: socket.socket) -> None:
@@ -87,7 +89,10 @@ class _Request:
             late_s = min(self.counts_from_s + self.timeout_s, self.end_s)
             connected.settimeout(max(0.001, late_s - time.monotonic()))
             try:
-                socket.socket.recv(connected, 1, socket.MSG_PEEK)  # below TLS
+                if isinstance(connected, _TlsSocket):
+                    connected.peek()
+                else:
+                    connected.recv(1, socket.MSG_PEEK)
             except TimeoutError:
                 if late_s == min(self.counts_from_s + self.timeout_s, self.end_s):
                     raise
@@ -96,16 +101,41 @@ class _Request:
                 return
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """A TLS connection whose next byte can be looked at.
+
+    MSG_PEEK would see records that hold no byte of a reply, such as the tickets of TLS 1.3.
+    """
+
+    _peeked = b""
+
+    def peek(self) -> None:
+        """Wait for the next byte, or for the end of the connection."""
+        self._peeked = self._peeked or self.recv(1)
+
+    def recv_into(
+        self,
+        buffer: Any,  # noqa: ANN401 - a writable buffer
+        nbytes: int | None = None,
+        flags: int = 0,
+    ) -> int:
+        """Read, as `http.client` does; a byte that was looked at comes first."""
+        if not self._peeked:
+            return super().recv_into(buffer, nbytes, flags)
+        buffer[:1], self._peeked = self._peeked, b""
+        return 1
+
+
 class HttpClient:
-    """Connections to one server, each lent to one request; idle ones are used again.
+    """The connections to one server. Each serves one request at a time; idle ones are used again.
 
     Proxies are those of the environment (http_proxy, https_proxy, all_proxy, no_proxy), but for a
     server on this machine. Certificates are certifi's, or those of SSL_CERT_FILE and SSL_CERT_DIR.
 
     Args:
-        url: the server's base URL with its port; a path in it goes before every other.
-        name: what messages call it.
-        server: what the server is called where nobody answers, such as "Ollama server".
+        url: the server's base URL with its port; each request's path is added to its path.
+        name: the server's name in messages.
+        server: what kind of server it is, such as "Ollama server"; for messages.
         start: what to do then.
         timeout_s: seconds that a server may be silent; a whole reply may take ten times as many.
         headers: sent with each request.
@@ -137,7 +167,7 @@ class HttpClient:
             self.at += (
                 f" through the proxy http://{proxy.hostname}:{proxy.port} that {variable} names"
             )
-            if not self._tls:  # which is asked for the whole URL
+            if not self._tls:  # a proxy for plain HTTP is asked for the whole URL
                 self._path = f"{parts.scheme}://{parts.netloc}{self._path}"
                 self._headers |= _credentials(proxy)
         self._idle: deque[http.client.HTTPConnection] = deque()
@@ -223,14 +253,15 @@ class HttpClient:
                 connection.sock.settimeout(sent.timeout_s)
                 try:
                     connection.request(sent.method, sent.target, sent.content, self._headers)
-                except ConnectionError:
+                except _ENDED:
                     if is_used:
-                        raise  # else it is refused before it is read, and the reply may say why
+                        raise
+                    # A server may refuse a request before it has read all of it: read its reply.
                 sent.wait_for_reply(connection.sock)
                 return connection, connection.getresponse()
             except BaseException as error:
                 self._drop(connection)
-                if not (is_used and isinstance(error, ConnectionError)):
+                if not (is_used and isinstance(error, _ENDED)):
                     raise
 
     def _read(
@@ -260,6 +291,8 @@ class HttpClient:
             if is_whole:
                 del self._in_use[connection]
                 self._idle.append(connection)
+                if self._is_closed:  # in the meantime
+                    self.close()
             else:
                 self._drop(connection)
         return Reply(reply.status, b"".join(parts), _retry_after_s(reply.getheader("Retry-After")))
@@ -316,6 +349,7 @@ def trusted_certificates() -> ssl.SSLContext:
             f"{files} cannot be used ({error}): name another file, or leave it unset"
         ) from error
     context.set_alpn_protocols(["http/1.1"])
+    context.sslsocket_class = _TlsSocket
     return context
 
 

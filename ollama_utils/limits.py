@@ -1,4 +1,4 @@
-"""What bounds the calls that are under way: a server's limit, a caller's cap, a rate."""
+"""What bounds the calls: the limit of a model at a server, a caller's cap, and a rate."""
 
 from __future__ import annotations
 
@@ -8,60 +8,53 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
 from ollama_utils.errors import CallCancelledError
+from ollama_utils.threads import POLL_S
 from ollama_utils.types import Usage
 
-_START, _MOST = 16, 1024
-"""The limit before the first reply; the highest."""
+_START = 16
+"""The limit before the first reply."""
+_MOST = 1024
+"""The highest limit."""
 _MEMORY = 24
-"""Replies over which means are taken."""
-_WAITED_SHARE, _WAITED_S = 0.1, 0.003
-"""A call that waited for more than this share of a service, and these seconds, waited for one."""
-_WAITS, _FEWEST_WAITS, _SERVICES = 64, 8, 512
-"""The slots are counted at so many of the latest waits, among so many of the latest services."""
+"""Means are taken over so many replies."""
+_WAITED_SHARE = 0.1
+"""A call waited for a slot if its wait was longer than this share of a service ..."""
+_WAITED_S = 0.003
+"""... and than so many seconds."""
+_WAITS = 64
+"""The slots are counted at so many of the latest waits."""
+_FEWEST_WAITS = 8
+"""With fewer waits the slots are not counted."""
+_SERVICES = 512
+"""So many of the latest services are kept, to be counted at each wait."""
 _COUNT_EVERY = 4
-"""So many replies lie between two counts."""
+"""The slots are counted after every so many replies."""
 _NEARLY_ALL = 0.9
-"""The limit follows a higher quantile than the median: what seems a wait may be none."""
+"""The limit follows this quantile of the counts, not their median: some waits have other causes."""
 _AGREE = 0.5
-"""The share of the counts that must be the median for the slots to be stated."""
+"""The slots are stated if at least this share of the counts equals the median."""
 _LONG_S = 5.0
-"""A call that takes longer is streamed: its words show that the server is at work."""
+"""Calls that take longer are streamed: the words show that the server is at work."""
 _FEWER = 4
-"""After a fault for want of memory, one call in so many goes out no more; one at least."""
+"""After the server ran out of memory, the limit is lowered by one in so many, at least by one."""
 _RECOVERY = 8
-"""Rounds of replies without such a fault after which one call more goes out."""
-
-_LOOK_S = 0.1
-"""How often whoever waits for a cap or a rate looks whether that has changed, or is over."""
+"""After so many rounds of replies without such a failure, the limit is raised by one."""
 _MINUTE_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """What is known of how much one model of one server takes."""
-
-    limit: int
-    """The most calls that are sent at once."""
-    slots: int | None
-    """How many of them are served at once; None while that is not sure."""
-    service_s: float
-    """The mean seconds that the last calls held a slot."""
 
 
 class Limit:
     """How many calls to one model go to one server at once: half as many again as it serves.
 
-    Ollama names its slots nowhere, but each reply says for how long it was served and for how long
-    it waited before. In the middle of a wait every slot is taken: so many calls as were in service
-    then are the slots (ours of them, where others use the server, too). A call too many waits at
-    the server instead of here, and a call too few leaves a slot idle; so some more are sent than
-    there are slots, and one more with each reply that did not wait although no further call was
-    allowed.
+    Ollama does not say how many slots it has, but each reply says how long it was served, and how
+    long it waited before. In the middle of a wait every slot is taken, so the calls in service at
+    that moment are the slots (without those of others who use the server). A call too many only
+    waits at the server instead of here, but a call too few leaves a slot idle. So more calls are
+    sent than there are slots, and the limit rises by one with each reply that did not wait although
+    the limit was reached.
 
     Args:
         given: the limit that the user set; None: it is found.
@@ -72,21 +65,22 @@ class Limit:
         self.in_flight = 0
         """The places that are taken."""
         self.service_s = 0.0
+        """The mean seconds for which the last calls held a slot."""
         self.slots = self._most_slots = slots
         """How many calls are served at once; None while the replies do not agree on it."""
         self._is_given, self._has_known_slots = given is not None, slots is not None
         self._value = given or _START
         self._overload_limit = math.inf
-        """No more go out at once: with more, the server dropped them all."""
+        """An upper bound on `value`: with more calls the server dropped them all."""
         self._lowered_s = -math.inf
         self._replies = 0
         self._overhead_s = 0.0
         """The mean seconds of a round trip that the server does not account for."""
         self._sent: dict[int, float] = {}
-        """When each call that is not back was sent, by its number."""
+        """When each call under way was sent, by its number."""
         self._number = 0
         self._services: deque[tuple[float, float]] = deque(maxlen=_SERVICES)
-        """When calls were served, from and to."""
+        """The start and the end of each service."""
         self._waits: deque[float] = deque(maxlen=_WAITS)
         """The middles of waits."""
 
@@ -107,7 +101,7 @@ class Limit:
 
     @property
     def order(self) -> tuple[float, int]:
-        """Least where one more call would end first, and of equals where most slots are free."""
+        """A key: the least is where one more call would end first, or else has most free slots."""
         slots = self.slots or self.value
         return self.service_s * max(1.0, (self.in_flight + 1) / slots), self.in_flight - slots
 
@@ -141,8 +135,8 @@ class Limit:
         Args:
             number: the call's.
             now_s: the moment.
-            is_overload: the server dropped all that it did, for too much was under way: fewer
-                calls go out from now on. Those that were sent before that count once.
+            is_overload: the server dropped all its calls, since too many were under way: fewer
+                are sent from now on. Calls that were dropped together lower the limit once.
         """
         sent_s = self._sent.pop(number)
         if is_overload and sent_s > self._lowered_s:
@@ -169,7 +163,10 @@ class Limit:
         return waited
 
     def _count(self, until_s: float) -> None:
-        """Count the calls in service at each wait before all calls that are under way were sent."""
+        """Count the calls in service at each wait before `until_s`.
+
+        Later waits are left out: calls that are still under way may have been in service then.
+        """
         moments_s = np.array([moment_s for moment_s in self._waits if moment_s < until_s])
         if len(moments_s) < _FEWEST_WAITS:
             return
@@ -182,7 +179,7 @@ class Limit:
 
 
 class Cap:
-    """So many calls under way at most, of those that are made with it; see `Dispatcher.new_cap`.
+    """Bounds how many of the calls made with it are under way at once; see `Servers.new_cap`.
 
     Raises:
         ValueError: the limit is less than 1.
@@ -196,22 +193,22 @@ class Cap:
         self.max_in_flight = 0
         """The most that were under way at once."""
         self.closed = threading.Event()
-        """Set once no call is made with it any more."""
+        """Set once the cap is closed."""
         self._free = threading.Semaphore(limit)
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Turn away the calls that wait for anything but a server, and all later ones."""
+        """Turn away the calls that are not sent yet, and all later ones."""
         self.closed.set()
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Within `with`: one of the calls under way, after waiting for it.
+        """Wait for a place among the calls under way, and hold it within `with`.
 
         Raises:
             CallCancelledError: the cap is closed.
         """
-        while not self._free.acquire(timeout=_LOOK_S):
+        while not self._free.acquire(timeout=POLL_S):
             _check(self.closed)
         with self._lock:
             self.in_flight += 1
@@ -226,52 +223,44 @@ class Cap:
 
 
 class RateLimit:
-    """The most calls that go out a minute, one after another: the lowest of any number of limits.
+    """The most requests a minute, evenly spaced. Of several limits the lowest one counts."""
 
-    Args:
-        per_minute: one that always holds; None: none.
-
-    Raises:
-        ValueError: it is neither a number above 0 nor None.
-    """
-
-    def __init__(self, per_minute: float | None = None) -> None:
-        self._limits = [_checked_rate(per_minute)]
+    def __init__(self) -> None:
+        self._limits = [math.inf]
         self._turn = threading.Lock()
-        """Held by the one that goes next."""
+        """Held by the call that is sent next."""
         self._last_s = -math.inf
-
-    @property
-    def per_minute(self) -> float | None:
-        """The limit that holds; None: there is none."""
-        lowest = min(self._limits)
-        return None if lowest == math.inf else lowest
 
     @contextmanager
     def limited(self, per_minute: float | None) -> Iterator[None]:
-        """Within `with`: a further limit, for all who wait here; None: none.
+        """Within `with`: a further limit for all calls; None: none.
 
         Raises:
             ValueError: it is neither a number above 0 nor None.
         """
-        self._limits.append(further := _checked_rate(per_minute))
+        limit = math.inf if per_minute is None else per_minute
+        if per_minute is not None and not 0 < per_minute < math.inf:
+            raise ValueError(
+                f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}"
+            )
+        self._limits.append(limit)
         try:
             yield
         finally:
-            self._limits.remove(further)
+            self._limits.remove(limit)
 
     def wait(self, cancelled: threading.Event) -> None:
         """Wait until the rate allows the next call.
 
         Raises:
-            CallCancelledError: `cancelled` was set before; others go in its place.
+            CallCancelledError: `cancelled` was set before that.
         """
-        while not self._turn.acquire(timeout=_LOOK_S):
+        while not self._turn.acquire(timeout=POLL_S):
             _check(cancelled)
         try:
             while (left_s := self._last_s + _MINUTE_S / min(self._limits) - time.monotonic()) > 0:
                 _check(cancelled)
-                cancelled.wait(min(left_s, _LOOK_S))
+                cancelled.wait(min(left_s, POLL_S))
             self._last_s = time.monotonic()
         finally:
             self._turn.release()
@@ -280,13 +269,3 @@ class RateLimit:
 def _check(cancelled: threading.Event) -> None:
     if cancelled.is_set():
         raise CallCancelledError("the run was stopped before the call was made")
-
-
-def _checked_rate(per_minute: float | None) -> float:
-    if per_minute is None:
-        return math.inf
-    if not 0 < per_minute < math.inf:
-        raise ValueError(
-            f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}"
-        )
-    return per_minute

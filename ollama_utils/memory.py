@@ -1,4 +1,4 @@
-"""Replies in memory: equal questions are one call, the first answered or still under way."""
+"""Replies in memory: of equal questions one is sent, and the others get its reply."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from cachetools import LRUCache
 
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.reply_log import Question
+from ollama_utils.threads import POLL_S
 from ollama_utils.types import Completion
 
 _BYTES_BESIDE_TEXTS = 2**10
-_POLL_S = 0.25
-"""How often a call that waits for an equal one looks whether it was cancelled."""
 
 
 class ReplyMemory:
-    """The latest replies by question: equal questions are one call, answered or under way.
+    """The latest replies by question, and the calls that are under way.
 
     Args:
         most_bytes: what replies and questions may take; those unused for longest go first.
@@ -50,35 +49,41 @@ class ReplyMemory:
             answer: asks for the reply.
             cancelled: set once nobody waits here any more.
         """
-        while True:
-            with self._lock:
-                if (known := self._known.get(question)) is not None:
-                    return replace(known[1], cached=True, attempts=0)
-                future = self._in_flight.get(question)
-                if future is None:
-                    own = self._in_flight[question] = Future()
-                    break
-            while not wait([future], _POLL_S).done:
-                if cancelled.is_set():
-                    return _stopped()
-            shared = future.result()
-            if not isinstance(shared.error, CallCancelledError) or cancelled.is_set():
-                return replace(shared, cached=shared.error is None, attempts=0)
-        shared = _stopped()  # by Ctrl-C, unless it ends otherwise
+        own: Future[Completion] = Future()
+        reply = _stopped()  # what those who wait get after a Ctrl-C
         try:
-            shared = answer()
+            while True:
+                with self._lock:
+                    if (known := self._known.get(question)) is not None:
+                        return replace(known[1], cached=True, attempts=0)
+                    future = self._in_flight.setdefault(question, own)
+                if future is own:
+                    break
+                shared = _shared(future, cancelled)
+                if not isinstance(shared.error, CallCancelledError) or cancelled.is_set():
+                    return replace(shared, cached=shared.error is None, attempts=0)
+            reply = answer()
         except Exception as error:
             own.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._in_flight[question]
-                if shared.error is None:
+                if self._in_flight.get(question) is own:
+                    del self._in_flight[question]
+                if reply.error is None:
                     with suppress(ValueError):  # longer than all that may be kept
-                        self._known[question] = question, shared
+                        self._known[question] = question, reply
             if not own.done():
-                own.set_result(shared)
-        return shared
+                own.set_result(reply)
+        return reply
+
+
+def _shared(future: Future[Completion], cancelled: threading.Event) -> Completion:
+    """The reply to an equal call that is under way."""
+    while not wait([future], POLL_S).done:
+        if cancelled.is_set():
+            return _stopped()
+    return future.result()
 
 
 def _stopped() -> Completion:

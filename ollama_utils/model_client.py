@@ -1,7 +1,6 @@
-"""The client of a server as all see it, and what the clients of both dialects make of replies.
+"""What the clients of Ollama's API (`ollama_utils.ollama`) and of OpenAI's have in common.
 
-A server speaks Ollama's API (`ollama_utils.ollama`) or OpenAI's (`ollama_utils.openai`). Whatever
-it sends is a reply or one error of `ollama_utils.errors`.
+Whatever a server sends becomes a reply or one error of `ollama_utils.errors`.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from ollama_utils.types import (
     Inventory,
     Usage,
     is_text,
-    unit_rows,
 )
+from ollama_utils.vectors import unit_rows
 
 NOT_FOUND = 404
-_FAULT = 500
-"""The first status of a failed server."""
+FAULT = 500
+"""The first status of a failed server, and that of a failure within a stream, after a 200."""
 _MAY_BE_TOO_LONG = frozenset({400, 413, 422})
 UNAUTHORIZED = frozenset({401, 403})
 _SUCCESS = 2
@@ -67,8 +66,8 @@ _TOO_LONG = re.compile(
 )
 """What servers say of a prompt that does not fit into the context."""
 _CUT_FROM = 1000
-"""A server that cuts a prompt still reads so many tokens, or half of a smaller context; below, a
-server may not have counted what it had in its cache."""
+"""A prompt counts as cut only if the server read at least so many tokens, or half of a smaller
+context. With fewer, it may have left out of its count what it had in its cache."""
 _MOST_COUNTED = 1e15
 """No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
 _ENDS_BADLY = frozenset({"error", "abort", "aborted", "cancelled"})
@@ -77,11 +76,11 @@ _THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--j
 _CONTEXTS_TOO_LARGE = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it drops all generations: their contexts do not fit."""
 _UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError)
-"""What is raised by reading JSON that is not of the shape that was expected."""
+"""What is raised by reading JSON whose shape is not the expected one."""
 
 
 class ClientSettings(TypedDict, total=False):
-    """What may be set of a client."""
+    """The settings of a client, each of which may be left out."""
 
     timeout_s: float
     """Seconds that a server may be silent; its whole reply may take ten times as many."""
@@ -92,7 +91,7 @@ class ClientSettings(TypedDict, total=False):
     request_fields: Sequence[str]
     """What is known of an OpenAI-compatible server; see `ollama_utils.dialect`."""
     report: Callable[[str], None]
-    """Is given a line for the user with whatever else is learned of it."""
+    """Is given a line for the user with each further rule that is learned."""
 
 
 class ModelClient(ABC):
@@ -104,7 +103,7 @@ class ModelClient(ABC):
         server: what it is, as "Ollama server".
         start: what to do where none answers.
         key: the variable of the environment that holds the API key, sent where it is set.
-        settings: what else is set.
+        settings: see `ClientSettings`.
 
     Raises:
         ValueError: the proxy, the certificates or the key of the environment cannot be used.
@@ -147,7 +146,7 @@ class ModelClient(ABC):
         Args:
             call: what is asked.
             stream: have it sent word by word, so that a long reply is not silent for long.
-            timeout_s: seconds of silence after which it is given up, in place of the client's.
+            timeout_s: seconds of silence after which it is given up; None: the client's.
 
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do.
@@ -157,7 +156,7 @@ class ModelClient(ABC):
     def embed(
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
     ) -> Embeddings:
-        """The embeddings of N texts in one request; without any text none is sent.
+        """The embeddings of N texts, at least one, in one request.
 
         Raises:
             OllamaError: there are no embeddings.
@@ -196,8 +195,8 @@ class ModelClient(ABC):
         """End the calls under way, and all later ones, with CallCancelledError."""
         self.http.close()
 
-    def whom(self, model: str | None) -> str:
-        """A model, or the server itself, as messages name it."""
+    def name_of(self, model: str | None) -> str:
+        """A model at this server, or with None the server itself, as messages name it."""
         at = self.http.at
         return f"the server at {at}" if model is None else f"model {model!r} at {at}"
 
@@ -212,11 +211,11 @@ class ModelClient(ABC):
         """The body of the reply to a request.
 
         Args:
-            model: whom it is for; None: the server itself.
+            model: the model that it is for; None: it is for the server itself.
             method: GET or POST.
             path: behind the base URL.
             body: is sent as JSON.
-            timeout_s: in place of the client's.
+            timeout_s: seconds of silence after which it is given up; None: the client's.
 
         Raises:
             OllamaError: there is none, or its status is not 2xx.
@@ -237,31 +236,31 @@ class ModelClient(ABC):
         """The error that a status means, of a reply or within a stream.
 
         Args:
-            model: whom the request was for; None: the server itself.
+            model: the model that the request was for; None: it was for the server itself.
             status: the HTTP status.
             text: the server's words.
         """
-        message = f"{self.whom(model)} answered {status}: {brief(text)!r}"
-        if status >= _FAULT and _CONTEXTS_TOO_LARGE in text:
+        message = f"{self.name_of(model)} answered {status}: {brief(text)!r}"
+        if status >= FAULT and _CONTEXTS_TOO_LARGE in text:
             return ServerOverloadedError(f"{message}: it dropped all calls; fewer are sent at once")
-        if (status in _MAY_BE_TOO_LONG or status == _FAULT) and _TOO_LONG.search(text):
+        if (status in _MAY_BE_TOO_LONG or status == FAULT) and _TOO_LONG.search(text):
             do = f"shorten the prompt, lower --num-predict, or {self.larger_context}"
             return PromptTooLongError(f"{message}: {do}")
         if status in UNAUTHORIZED:
             return BadRequestError(f"{message}: is {self._key_variable} set, and right?")
         if status == NOT_FOUND:
             return BadRequestError(f"{message}: is this an {self._server}?")
-        kind = _BY_STATUS.get(status, ServerFaultError if status >= _FAULT else BadRequestError)
+        kind = _BY_STATUS.get(status, ServerFaultError if status >= FAULT else BadRequestError)
         return kind(message)
 
     @contextmanager
     def reading(self, model: str | None) -> Iterator[None]:
-        """Within `with`: a reply that is not of the shape that was expected is a BadReplyError."""
+        """Within `with`: a reply whose shape is not the expected one is a BadReplyError."""
         try:
             yield
         except _UNREADABLE as error:
             why = brief(str(error))
-            raise BadReplyError(f"{self.whom(model)} sent an unreadable reply: {why}") from error
+            raise BadReplyError(f"{self.name_of(model)} sent an unreadable reply: {why}") from error
 
     def completion(
         self, call: Call, text: str, thoughts: str, *, reason: object, usage: Usage | None
@@ -280,7 +279,7 @@ class ModelClient(ABC):
                 not read whole.
         """
         if isinstance(reason, str) and reason in _ENDS_BADLY:
-            raise ServerFaultError(f"{self.whom(call.model)} broke off its reply: {reason!r}")
+            raise ServerFaultError(f"{self.name_of(call.model)} broke off its reply: {reason!r}")
         self._check_read_whole(call, usage)
         before, whole = split_thoughts(text, self._marks)
         thoughts += before
@@ -305,7 +304,7 @@ class ModelClient(ABC):
         raise self._unusable(BadReplyError, call, "replied without a text")
 
     def _unusable(self, kind: type[BadReplyError], call: Call, why: str) -> BadReplyError:
-        return kind(f"{self.whom(call.model)} {why}", retryable=not call.repeatable)
+        return kind(f"{self.name_of(call.model)} {why}", retryable=not call.repeatable)
 
     def _check_read_whole(self, call: Call, usage: Usage | None) -> None:
         """Check that the server read the whole prompt, every word of which is one token at least.
@@ -320,8 +319,8 @@ class ModelClient(ABC):
         words = sum(len(message["content"].split()) for message in messages_of(call))
         if usage.prompt_tokens + usage.cached_tokens < words:
             raise PromptTooLongError(
-                f"{self.whom(call.model)} read {usage.prompt_tokens} tokens of a prompt of {words} "
-                f"words: it cut the rest off. Shorten the prompt, or {self.larger_context}"
+                f"{self.name_of(call.model)} read {usage.prompt_tokens} tokens of a prompt of "
+                f"{words} words: it cut the rest off. Shorten the prompt, or {self.larger_context}"
             )
 
     def unit_rows_of(

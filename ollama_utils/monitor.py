@@ -9,14 +9,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.limits import Capacity
+from ollama_utils.limits import Limit
 from records.progress import digits, percent
+from records.terminal import counted
 
 ADVISED_SLOTS = 8
-"""No more are advised: each slot has its own KV cache."""
-WINDOW_S, SERVICES = 20.0, 4
-"""Figures are of the last seconds, or of so many mean services where these take longer: the seconds
-that a reply held its slot count when it arrives."""
+"""The most slots that are advised: each has a KV cache of its own."""
+WINDOW_S = 20.0
+"""All figures are of the last seconds, at least so many."""
+SERVICES = 4
+"""They are of more seconds where replies take long, so many times those of a mean reply: the time
+that a reply held its slot is counted only when the reply is there."""
 LOOKS_S = 0.5
 """Seconds between two looks at the accounts."""
 
@@ -43,6 +46,7 @@ class CallMonitor:
         self._lock = threading.Lock()
         self._seen = deque([(clock(), self._totals())])
         self._has_stated: set[tuple[str, str]] = set()
+        self._has_advised = False
 
     def line(self) -> str:
         """`7.0 of 8 slots busy · 43 calls/s · 12 % cache hits`, of the last seconds.
@@ -61,7 +65,10 @@ class CallMonitor:
         return " · ".join(filter(None, (slots, f"{digits(per_s)} calls/s", f"{hits} cache hits")))
 
     def news(self) -> list[str]:
-        """A line for each model of a server whose slots became known since the last time."""
+        """A line for each model of a server whose slots became known since the last time.
+
+        The first that has fewer than it could have says how to give it more.
+        """
         if self._lanes is None:
             return []
         lanes, lines = math.ceil(self._lanes / len(self._dispatchers[0].hosts)), []
@@ -72,16 +79,18 @@ class CallMonitor:
                 if slots is None or (host, model) in self._has_stated:
                     continue
                 self._has_stated.add((host, model))
-                named = f"{slots} {'slot' if slots == 1 else 'slots'}"
-                line = f"server {host} runs {named} for {model!r}"
+                line = f"server {host} runs {counted(slots, 'slot')} for {model!r}"
                 if slots >= wanted:
-                    line += f", kept busy by {found.limit} calls in flight"
+                    line += f", kept busy by {found.value} calls in flight"
                 else:
-                    line += (
-                        f", and {lanes} lanes share {'it' if slots == 1 else 'them'}: "
-                        f"{self._slots_setting}{wanted} gives it more. What they bring depends on "
-                        "the machine (much on most GPUs, little on a CPU): compare two runs"
-                    )
+                    line += f", and {lanes} lanes share {'it' if slots == 1 else 'them'}"
+                    if not self._has_advised:
+                        line += (
+                            f": {self._slots_setting}{wanted} gives it more. What they bring "
+                            "depends on the machine (much on most GPUs, little on a CPU): compare "
+                            "two runs"
+                        )
+                        self._has_advised = True
                 lines.append(line)
         return lines
 
@@ -106,10 +115,5 @@ class CallMonitor:
         totals = [dispatcher.totals() for dispatcher in self._dispatchers]
         return {key: sum(each[key] for each in totals) for key in totals[0]}
 
-    def _capacities(self) -> Mapping[tuple[str, str], Capacity]:
+    def _capacities(self) -> Mapping[tuple[str, str], Limit]:
         return self._dispatchers[0].servers.capacities()
-
-
-def counted(most_calls: int) -> str:
-    """`at most 12,400 calls`."""
-    return f"at most {most_calls:,} {'call' if most_calls == 1 else 'calls'}"

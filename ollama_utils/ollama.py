@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from typing_extensions import Unpack
 
 from ollama_utils.errors import (
@@ -22,6 +21,7 @@ from ollama_utils.errors import (
 from ollama_utils.hosts import parse_host
 from ollama_utils.http import brief
 from ollama_utils.model_client import (
+    FAULT,
     NOT_FOUND,
     ClientSettings,
     ModelClient,
@@ -59,8 +59,6 @@ finally:
 
 _NANOSECONDS = 1e9
 _CALLS = frozenset({"/api/generate", "/api/chat"})
-_FAILED = 500
-"""The status of a failure within a stream: Ollama had sent 200 before."""
 
 
 class OllamaClient(ModelClient):
@@ -69,7 +67,7 @@ class OllamaClient(ModelClient):
     Args:
         host: where the server listens, as OLLAMA_HOST is written: `http://127.0.0.1:11434`,
             `localhost`, `:11434`, `::1`.
-        settings: what else is set.
+        settings: see `ClientSettings`.
 
     Raises:
         ValueError: the host, or the environment's proxy, certificates or key cannot be used.
@@ -107,7 +105,7 @@ class OllamaClient(ModelClient):
             reply = official.request("generate", prompt=call.prompt, system=call.system, **asked)
             text, thoughts = reply.response, reply.thinking
         if not reply.done:
-            raise BadReplyError(f"{self.whom(call.model)} broke off its reply")
+            raise BadReplyError(f"{self.name_of(call.model)} broke off its reply")
         usage = _usage(reply, official.cached_tokens)
         return self.completion(
             call, text or "", thoughts or "", reason=reply.done_reason, usage=usage
@@ -117,8 +115,6 @@ class OllamaClient(ModelClient):
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
     ) -> Embeddings:
         """See `ModelClient`."""
-        if not texts:
-            return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
         reply = _Official(self, timeout_s).request(
             "embed", model=model, input=list(texts), truncate=False
         )
@@ -164,17 +160,17 @@ class OllamaClient(ModelClient):
                 f"run 'ollama pull {model}'"
             )
         if text.startswith("option "):  # with 500, but the same call cannot succeed later
-            message = f"{self.whom(model)} answered {status}: {brief(text)!r}"
+            message = f"{self.name_of(model)} answered {status}: {brief(text)!r}"
             return BadRequestError(message)
         return super().error_of(model, status, text)
 
 
 class _Official(ollama.Client):
-    """The official client for one call, which goes out by ours.
+    """The official client for one call, which is sent by ours.
 
     Args:
-        client: ours.
-        timeout_s: in place of its own.
+        client: our own.
+        timeout_s: seconds of silence after which the call is given up; None: the client's.
     """
 
     def __init__(self, client: OllamaClient, timeout_s: float | None = None) -> None:
@@ -192,7 +188,7 @@ class _Official(ollama.Client):
             return getattr(self, method)(**given)
         except (TypeError, ValueError, RecursionError) as error:
             why = brief(ascii(str(error)))
-            at = self._ours.whom(given.get("model"))
+            at = self._ours.name_of(given.get("model"))
             raise BadRequestError(f"the request to {at} cannot be written: {why}") from error
 
     def _request(  # type: ignore[override]  # its overloads tell streams apart; ours are joined
@@ -204,9 +200,9 @@ class _Official(ollama.Client):
         json: Mapping[str, Any] | None = None,
         stream: bool | None = False,
     ) -> Any:
-        """The package's own way out: it comes here with every request.
+        """Send a request: the package calls this for each one.
 
-        The package knows neither `truncate` for words nor the count of cached tokens.
+        The package knows neither `truncate` for completions nor the count of cached tokens.
 
         Raises:
             OllamaError: there is no reply, or it cannot be read.
@@ -234,7 +230,7 @@ class _Official(ollama.Client):
         texts, thoughts, last = [], [], dict[str, Any]()
         for last in _parts(body.decode()):
             if error := last.get("error"):
-                raise self._ours.error_of(model, _FAILED, words_of_error(error))
+                raise self._ours.error_of(model, FAULT, words_of_error(error))
             words, name = (last["message"], "content") if "message" in last else (last, "response")
             texts.append(words.get(name) or "")
             thoughts.append(words.get("thinking") or "")

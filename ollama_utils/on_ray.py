@@ -26,7 +26,7 @@ from cyclopts import Parameter
 
 from ollama_utils.hosts import is_loopback, server_url
 from ollama_utils.reply_log import ReplyLog
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError, UserError, describe
 from records.interrupt import Interrupted
 from records.run_folder import ResumableError
 
@@ -56,14 +56,19 @@ class EngineConfig:
 
 
 def task_log(folder: Path, number: int) -> Path:
-    """Where the replies are kept of the tasks of this number, in the run folder."""
+    """The log, in the run folder, of the replies that the task of this number got."""
     return folder / f"replies-{number}.sqlite"
 
 
+def task_logs(folder: Path) -> list[Path]:
+    """The logs that the tasks of a run have left in its folder."""
+    return sorted(folder.glob("replies-*.sqlite"))
+
+
 def whole_run(replies: ReplyLog, folder: Path) -> dict[str, int]:
-    """What all replies of a run cost, see `ReplyLog.totals`; those of its Ray tasks included."""
+    """What all replies of a run cost, with those of its Ray tasks; see `ReplyLog.totals`."""
     totals = Counter(replies.totals())
-    for path in folder.glob("replies-*.sqlite"):
+    for path in task_logs(folder):
         with ReplyLog(path, digests={}) as of_task:
             totals.update(of_task.totals())
     return dict(totals)
@@ -154,7 +159,7 @@ def run_on_ray(
 
 
 class Failure:
-    """What a job raised, so that it can be pickled: Ray would wrap it, or fail to make it anew.
+    """What a job raised, in a form that can be pickled. Ray would wrap it, or fail to unpickle it.
 
     Args:
         error: what it raised.
@@ -163,7 +168,7 @@ class Failure:
     def __init__(self, error: Exception) -> None:
         from ray import cloudpickle
 
-        self.text = f"{type(error).__name__}: {error}"
+        self.text = describe(error)
         self.trace = "".join(traceback.format_exception(error))
         try:
             self.pickled = cloudpickle.dumps((type(error), error.args, vars(error)))

@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
 from typing_extensions import Unpack
 
 from ollama_utils.dialect import Dialect
@@ -28,6 +27,7 @@ from ollama_utils.errors import (
 )
 from ollama_utils.hosts import OPENAI, parse_openai_host
 from ollama_utils.model_client import (
+    FAULT,
     NOT_FOUND,
     UNAUTHORIZED,
     ClientSettings,
@@ -46,27 +46,21 @@ from ollama_utils.types import (
 from records.json_lines import json_object
 
 _log_warning = logging.getLogger(__name__).warning
-_FAILED = 500
-"""The status of a failure within a stream that does not name one."""
 _ERRORS = range(400, 600)
 _MILLISECONDS = 1e3
 _MOST_SLOTS = 2**16
 _DONE = "[DONE]"
 
+_SAME = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "num_predict": ("max_tokens",),
-    "temperature": ("temperature",),
-    "top_p": ("top_p",),
-    "seed": ("seed",),
-    "stop": ("stop",),
-    "presence_penalty": ("presence_penalty",),
-    "frequency_penalty": ("frequency_penalty",),
+    **{name: (name,) for name in _SAME},
     # The rest are no fields of OpenAI's own.
     "top_k": ("top_k",),
     "min_p": ("min_p",),
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),  # llama.cpp's, vLLM's
 }
-"""Ollama's options by the fields that mean the same here."""
+"""For each of Ollama's options, the fields that mean the same here."""
 _THOUGHTS = frozenset({"thinking", "reasoning"})
 """The types of parts of a message that are thoughts, and the fields that hold them there."""
 _CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "context_window")
@@ -76,16 +70,15 @@ _CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "contex
 class OpenAIClient(ModelClient):
     """The connections to one server, shared by all threads.
 
-    OPENAI_API_KEY of the environment goes with each request where it is set; servers of one's own
-    need none.
+    If OPENAI_API_KEY is set in the environment, it goes with each request.
 
     Args:
         host: `openai:` and the server's base URL: `openai:http://127.0.0.1:8000/v1`.
-        settings: what else is set.
+        settings: see `ClientSettings`.
 
     Raises:
-        ValueError: the host, the environment's proxy, certificates or key, or a rule of
-            `request_fields` cannot be used.
+        ValueError: the host, a rule of `request_fields`, or the proxy, certificates or key of the
+            environment cannot be used.
     """
 
     larger_context = "start the server with a larger context"
@@ -133,8 +126,6 @@ class OpenAIClient(ModelClient):
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
     ) -> Embeddings:
         """See `ModelClient`."""
-        if not texts:
-            return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
         body = {"model": model, "input": list(texts), "encoding_format": "float"}
         began_s = time.monotonic()
         content = self._post("embeddings", body, timeout_s)
@@ -149,7 +140,7 @@ class OpenAIClient(ModelClient):
         return Embeddings(rows=self.unit_rows_of(model, texts, ordered), usage=usage)
 
     def models(self) -> dict[str, str]:
-        """The models by name; none where the server has no list: then any name is believed."""
+        """The models by name; none where the server has no list: then any name is accepted."""
         return {_name_of(each): _digest_of(each) for each in self._listed()}
 
     def contexts(self) -> dict[str, int]:
@@ -191,7 +182,7 @@ class OpenAIClient(ModelClient):
                 do = f"expected one of {', '.join(_FIELDS)}"
                 if name == "num_ctx":
                     do = "the context's size is set where the server is started; leave num_ctx out"
-                at = self.whom(call.model)
+                at = self.name_of(call.model)
                 raise BadRequestError(f"option {name!r} cannot be sent to {at}: {do}")
             body |= dict.fromkeys(_FIELDS[name], value)
         if call.format is not None:
@@ -206,7 +197,7 @@ class OpenAIClient(ModelClient):
         return body
 
     def _post(self, route: str, body: dict[str, Any], timeout_s: float | None) -> bytes:
-        """The reply to a request, which is sent in the server's dialect."""
+        """The reply to a request, which is sent in the server's dialect; see `Dialect.send`."""
         path = f"{self._prefix}/{route}"
         return self._dialect.send(
             body, lambda sent: self.ask(body["model"], "POST", path, sent, timeout_s)
@@ -271,7 +262,7 @@ class OpenAIClient(ModelClient):
         if not is_stream:
             return json_object(content)
         if not is_whole and reason is None:
-            raise BrokenReplyError(f"{self.whom(model)} broke off its reply")
+            raise BrokenReplyError(f"{self.name_of(model)} broke off its reply")
         message = {"content": "".join(texts), "reasoning": "".join(thoughts)}
         return {"choices": [{"message": message, "finish_reason": reason}], **last}
 
@@ -287,7 +278,7 @@ def _events(text: str) -> Iterator[str]:
 def _status_of(error: object) -> int:
     """The status that an error within a stream names; else that of a failed server."""
     code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and code in _ERRORS else _FAILED
+    return code if isinstance(code, int) and code in _ERRORS else FAULT
 
 
 def _usage(reply: Mapping[str, Any], wall_s: float) -> Usage:

@@ -18,7 +18,7 @@ R = TypeVar("R")
 _Ended = SimpleQueue[tuple[int, Any, BaseException | None]]
 """Items that were done: the index of each, its result, what it raised."""
 MOST_WORKERS = 1024
-"""Threads of a call of `map_parallel`, unless their number is set."""
+"""The most threads of a call of `map_parallel` that sets no number."""
 
 
 class ParallelError(WrappedError):
@@ -47,13 +47,13 @@ def map_parallel(
     Args:
         fn: called once an item, on any thread.
         items: what it is called with.
-        max_workers: the most calls at once; one is made on this thread. None: as many as there are
-            items, up to MOST_WORKERS (a dispatcher then decides what is in flight).
+        max_workers: the most calls at once; with 1 they are made on this thread. None: as many as
+            there are items, up to MOST_WORKERS (a dispatcher then decides what is in flight).
 
     Raises:
         ParallelError: some items raised; the others were done all the same.
         ValueError: `max_workers` is less than 1.
-        BaseException: Ctrl-C, or an exit in an item, at once; no item begins after it.
+        BaseException: Ctrl-C or an exit in an item, at once; no item begins after it.
     """
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
@@ -77,6 +77,14 @@ def map_parallel(
     return results
 
 
+def in_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None) -> list[R]:
+    """`map_parallel`, but what the first failed item raised is raised as it is."""
+    try:
+        return map_parallel(fn, items, max_workers)
+    except ParallelError as error:
+        raise error.failures[min(error.failures)] from None
+
+
 def iterate_parallel(
     fn: Callable[[T], R],
     items: Iterable[T],
@@ -85,7 +93,7 @@ def iterate_parallel(
 ) -> Generator[R, None, None]:
     """`map(fn, items)`, many at once: the results in order, each as soon as it is there.
 
-    Items begin in order; once one raised, or the iterator is closed, no more begin.
+    Items begin in order; once one has raised, or the iterator is closed, no more begin.
 
     Args:
         fn: called once an item, on any thread.
@@ -109,7 +117,7 @@ def iterate_parallel(
             while index not in results:
                 try:
                     place, result, error = ended.get(timeout=POLL_S)
-                except Empty:  # which lets a Ctrl-C through, too
+                except Empty:  # the timeout also lets a Ctrl-C through
                     tick(done)
                     continue
                 if error is not None:
@@ -122,7 +130,7 @@ def iterate_parallel(
 
 
 def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: _Ended) -> None:
-    """Do items until none is left; after one that raised, none is."""
+    """Do items until none is left; an item that raises is the last one."""
     while True:
         try:
             index, item = left.popleft()

@@ -1,4 +1,4 @@
-"""Fences around texts of others in prompts: tags that the texts cannot close."""
+"""Fences around texts by others in prompts: tags that the texts cannot close."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 _OPENS_A_TAG = frozenset("<\U000e003c")
-"""The second is an invisible one, which many models read."""
+"""The second is an invisible `<`, which many models read as one."""
 
 
-def fenced(texts: Mapping[str, str], *beside: str) -> dict[str, str]:
+def fenced(texts: Mapping[str, str]) -> dict[str, str]:
     """Each text between tags of its name: `<answer>...</answer>`, or `<answer-1a2b3c4d>...`.
 
-    Where no text holds a `<`, bare tags do. Otherwise all tags have one boundary, a hash of the
-    texts: equal texts get equal prompts in every process, and no text can hold its own boundary.
+    If no text contains a `<`, the tags are bare. Otherwise all tags have the same boundary, a hash
+    of the texts. So equal texts get equal prompts in every process, and no text can contain its own
+    boundary.
 
     Args:
-        texts: by the names of their tags, in small letters; they stay as they are.
-        beside: what else of others stands in the prompt; it counts as the texts do.
+        texts: by the names of their tags, in lower case. They are not changed.
     """
-    return _fences(texts, _boundary([*texts.values(), *beside]))
+    return _fences(texts, _boundary([*texts.values()]))
 
 
 def fenced_with_note(texts: Mapping[str, str], *beside: str) -> dict[str, str]:
-    """As `fenced`, and a `note` to stand before the fences: a line on the boundary, if any."""
+    """As `fenced`, with a `note` to put before the fences: a line on the boundary, if there is one.
+
+    Args:
+        texts: by the names of their tags, in lower case. They are not changed.
+        beside: other texts by others in the same prompt, which may contain a `<` as well.
+    """
     boundary, note = _boundary([*texts.values(), *beside]), ""
     if boundary:
         ends = f"a text ends only at its tag with {boundary}"
@@ -39,8 +44,8 @@ def _fences(texts: Mapping[str, str], boundary: str) -> dict[str, str]:
 
 
 def _boundary(texts: list[str]) -> str:
-    """Digits that stand for the texts; "" where none of these holds a `<`."""
-    # NFKD writes in ASCII what is a `<` of another width, or one that is crossed out.
+    """A hash of the texts; "" if none of them contains a `<`."""
+    # NFKD turns a `<` of another width, or one that is crossed out, into the ASCII one.
     plain = "\n".join(unicodedata.normalize("NFKD", text) for text in texts)
     if _OPENS_A_TAG.isdisjoint(plain):
         return ""

@@ -50,7 +50,7 @@ _LOCAL_NAMES = (".localhost", ".local", ".internal")
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyRewording:
-    """What became of a text of a user's."""
+    """What became of a text that a user sent."""
 
     text: str
     """What is sent on."""
@@ -186,7 +186,7 @@ class ProxyServer:
         return json.dumps(body).encode(), _headers(made)
 
     async def _reworded(self, reword: Reword, text: str) -> ProxyRewording:
-        """What became of a text; a rewording that nobody waits for any more is cancelled."""
+        """What became of a text; a rewording that nobody waits for any more is left to itself."""
         try:
             return await asyncio.wait_for(asyncio.wrap_future(reword(text)), self._timeout_s)
         except TimeoutError:

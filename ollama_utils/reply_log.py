@@ -2,12 +2,12 @@
 
     replies(key, scope, server, model, digest, endpoint, request, reply, attempts, error, at_s)
 
-`request` is the question as JSON, `reply` the reply as JSON, "" beside an `error`; `attempts` is
-how many requests it took, 0 when it came with another reply or from another log. `key` is a hash of
-all that decides the reply; it is NULL where an equal question need not get an equal reply: such a
-row is written down and never found.
+`request` is the question as JSON. `reply` is the reply as JSON, or "" if there is an `error`.
+`attempts` is how many requests it took: 0 if it came with another reply, or from another log. `key`
+is a hash of all that decides the reply. It is NULL where an equal question need not get an equal
+reply; such a row is written but never found.
 
-A log may be a stranger's: a file is used only if its schema is ours letter for letter, which leaves
+A log may come from a stranger. So a file is used only if its schema is exactly ours, which leaves
 nothing in it that SQLite would run or compute.
 """
 
@@ -23,13 +23,15 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ollama_utils.errors import BadRequestError, ReplyLogError
 from ollama_utils.types import USAGE_TOKENS, Call, Completion, Usage, short_name
+
+T = TypeVar("T")
 
 CACHE = "cache.sqlite"
 """The log in a folder that runs share."""
@@ -44,10 +46,12 @@ _TABLE = """CREATE TABLE replies (
 _INDEX = "CREATE UNIQUE INDEX replies_by_key ON replies (key) WHERE error IS NULL"
 _SCHEMA = [(_TABLE.encode(),), (_INDEX.encode(),)]
 _READ_SCHEMA = "SELECT sql FROM sqlite_master"
-_FIND = "SELECT CAST(reply AS BLOB) FROM replies WHERE key = ? AND error IS NULL"
+_FIND = "SELECT coalesce(CAST(reply AS BLOB), x'') FROM replies WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
-_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
+_LAST_ROW = "SELECT coalesce(max(rowid), 0) FROM replies"
+_LATEST_ERRORS = (
+    "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
+)
 _TOTALS = f"""
 SELECT total(attempts), total(attempts - 1), total(error IS NOT NULL),
     {", ".join(f"total(json_extract(usage, '$.{name}'))" for name in USAGE_TOKENS)}
@@ -72,20 +76,6 @@ class Question:
     """Whether an equal question gets an equal reply."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallOutcome:
-    """The reply to a question, or why there is none."""
-
-    reply: str = ""
-    """The reply as JSON; empty beside an error."""
-    error: str | None = None
-    """Why there is no reply, as "ErrorClass: message"."""
-    server: str = ""
-    """The server that replied."""
-    attempts: int = 0
-    """How many requests it took; 0 when it came along with another, or from another log."""
-
-
 class _Kept(TypedDict):
     """A reply as a log keeps it."""
 
@@ -96,10 +86,11 @@ class _Kept(TypedDict):
 
 
 _KEPT = TypeAdapter(_Kept)
+_ROW = TypeAdapter(Annotated[list[FiniteFloat], Field(min_length=1)])
 
 
 def question_of(call: Call) -> Question:
-    """The question that a call is; equal calls are equal questions.
+    """A call as a question; equal calls are equal questions.
 
     Raises:
         BadRequestError: the call holds what JSON cannot.
@@ -127,14 +118,8 @@ def embed_question(model: str, text: str) -> Question:
 
 def as_json(completion: Completion) -> str:
     """A reply as a log keeps it, which `from_json` reads again."""
-    usage = completion.usage
-    kept = {
-        "text": completion.text,
-        "truncated": completion.truncated,
-        "filtered": completion.filtered,
-        "usage": None if usage is None else vars(usage),
-    }
-    return json.dumps(kept, ensure_ascii=False)
+    kept = {name: getattr(completion, name) for name in _Kept.__annotations__}
+    return json.dumps(kept, ensure_ascii=False, default=vars)
 
 
 def from_json(reply: str) -> Completion:
@@ -143,14 +128,26 @@ def from_json(reply: str) -> Completion:
     Raises:
         ReplyLogError: it is none.
     """
+    return Completion(**_read(_KEPT, reply), cached=True, attempts=0)
+
+
+def row_from_json(reply: str) -> list[float]:
+    """The embedding that a log kept.
+
+    Raises:
+        ReplyLogError: it is none.
+    """
+    return _read(_ROW, reply)
+
+
+def _read(kind: TypeAdapter[T], reply: str) -> T:
     try:
-        kept = _KEPT.validate_json(reply)
+        return kind.validate_json(reply)
     except ValidationError as error:
         raise ReplyLogError(
             f"the log has a reply that cannot be read: {reply!r:.80}; move it away, and what is "
             "in it is asked for again"
         ) from error
-    return Completion(**kept, cached=True, attempts=0)
 
 
 class ReplyLog(AbstractContextManager["ReplyLog"]):
@@ -184,22 +181,35 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         rows = self._execute(_FIND, (self._key(question),))
         return str(rows[0][0], "utf-8", "replace") if rows else None
 
-    def write(self, question: Question, outcome: CallOutcome) -> None:
-        """Keep the outcome of a question; of two replies to equal questions the first one stays."""
-        error = outcome.error
-        if error is not None:  # it may quote half of a surrogate pair
-            error = error.encode("utf-8", "backslashreplace").decode()
+    def write(
+        self,
+        question: Question,
+        *,
+        reply: str = "",
+        error: str | None = None,
+        server: str = "",
+        attempts: int = 0,
+    ) -> None:
+        """Keep the outcome of a question; of two replies to equal questions the first one stays.
+
+        Args:
+            question: what was asked.
+            reply: the reply as JSON; "" if there is an error.
+            error: why there is no reply, as "ErrorClass: message".
+            server: the server that replied.
+            attempts: how many requests it took; 0 if it came with another reply, or from a log.
+        """
         row = (
             self._key(question) if question.repeatable else None,
             self._scope,
-            outcome.server,
-            question.model,
+            server,
+            _without_surrogates(question.model),
             self._digests.get(question.model, ""),
             question.endpoint,
             question.request,
-            outcome.reply,
-            outcome.attempts,
-            error,
+            reply,
+            attempts,
+            None if error is None else _without_surrogates(error),
             time.time(),
         )
         self._execute(_INSERT, row)
@@ -216,7 +226,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
 
     def last(self) -> int:
         """The number of the row that was written last; 0 where there is none."""
-        return int(self._execute(_LAST)[0][0])
+        return int(self._execute(_LAST_ROW)[0][0])
 
     def latest(self, most: int, *, since: int = 0) -> list[str]:
         """The outcomes of the latest questions that were sent to a server, the newest first.
@@ -228,7 +238,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         Returns:
             For each the error; "" where it has a reply.
         """
-        rows = self._execute(_LATEST, (since, most))
+        rows = self._execute(_LATEST_ERRORS, (since, most))
         return [error.decode("utf-8", "replace") if error else "" for (error,) in rows]
 
     def close(self) -> None:
@@ -254,23 +264,27 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
 
 
 def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
-    """The reply that one of the logs holds, as JSON, now in all before it; None where none does."""
+    """The reply as JSON that one of the logs has; None where none does.
+
+    It is copied to the logs before that one.
+    """
     for place, log in enumerate(logs):
         if (reply := log.find(question)) is not None:
             for earlier in logs[:place]:
-                earlier.write(question, CallOutcome(reply=reply))
+                earlier.write(question, reply=reply)
             return reply
     return None
 
 
 @contextmanager
 def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
-    """Within `with`: anybody's log, to be queried, also while a run writes it; texts are bytes.
+    """Within `with`: a log, only to be read, which a run may be writing; its texts are bytes.
 
     Raises:
         ReplyLogError: there is none, or it cannot be read.
     """
-    # Without the log of a run that goes on or was killed, nothing beside the file is needed.
+    # SQLite's own log (-wal) is there while a run goes on, or if it was killed. Without that, the
+    # file alone is whole, and may be opened in a folder where nothing can be written.
     is_whole = not Path(f"{os.path.realpath(path)}-wal").exists()
     database = _open(path, "immutable=1" if is_whole else "mode=ro")
     try:
@@ -316,6 +330,11 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
         database.close()
         raise _failure(path, error) from error
     return database
+
+
+def _without_surrogates(text: str) -> str:
+    """A text that UTF-8 can write: halves of surrogate pairs are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _failure(path: Path, error: sqlite3.Error) -> ReplyLogError:

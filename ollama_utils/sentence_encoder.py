@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.errors import UnknownEncoderError
-from ollama_utils.types import unit_rows
+from ollama_utils.vectors import unit_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -90,8 +90,6 @@ class MiniLMEncoder:
         """(N, D) rows of length 1."""
         if self._pid != os.getpid():  # a pass would wait for threads that only the parent has
             raise RuntimeError(f"encoder {self.name!r} was made before a fork: make it after it")
-        if not texts:
-            return np.zeros((0, self.dimension), dtype=np.float32)
         return unit_rows([self._mean(text) for text in texts])
 
     def _mean(self, text: str) -> NDArray[np.float32]:
@@ -147,8 +145,6 @@ class TorchEncoder:
         import torch
 
         torch.set_num_threads(1)  # of this thread, and those that start from now on
-        if not texts:
-            return np.zeros((0, self.dimension), dtype=np.float32)
         return unit_rows([self._model.encode(text, show_progress_bar=False) for text in texts])
 
 

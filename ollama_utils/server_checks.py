@@ -1,4 +1,4 @@
-"""Does a server do what a run relies on? Twelve checks, each a function of a server.
+"""Does a server do what a run relies on? Eleven checks, each a function of a server.
 
 `run_checks` goes through `CHECKS` in order, until they are done or the time is over. Calls go out
 by the server's client, one attempt each: what a dispatcher would retry or wait out is to be seen
@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ollama_utils.checkup import context_of
@@ -29,8 +28,6 @@ from ollama_utils.errors import (
     PromptTooLongError,
     ServerBusyError,
 )
-from ollama_utils.hosts import OPENAI, speaks_openai
-from ollama_utils.http import key_from_environment, trusted_certificates
 from ollama_utils.model_client import ModelClient
 from ollama_utils.monitor import ADVISED_SLOTS
 from ollama_utils.parallel import map_parallel
@@ -48,18 +45,26 @@ QUESTIONS = (
 CALLS = {4: 12, 16: 32, 32: 64}
 """Calls at once, and calls in all; more at once as long as none is seen to wait."""
 TOKENS, FEWEST_TOKENS, MOST_TOKENS = 64, 8, 512
-"""Most tokens of a reply: usually, where calls are slow, and where a model always thinks first."""
-MOST_CONTEXT, UNKNOWN_CONTEXT = 32_768, 4_096
-"""A larger context is not exceeded to see what happens; what is exceeded where none is stated."""
+"""The most tokens of a reply: usually; where calls are slow; where a model always thinks first."""
+MOST_CONTEXT = 32_768
+"""A prompt that exceeds a larger context would take too long, so none is sent."""
+UNKNOWN_CONTEXT = 4_096
+"""The context that is exceeded where the server states none."""
 NOTABLE = 1.1
-"""Calls at once that bring fewer times the tokens a second of one call alone bring nothing."""
+"""Calls at once must bring this many times the tokens a second of one call alone, or they bring
+nothing."""
 FEWER_SLOTS = 1.5
-"""So many times fewer slots than the server states are no error of measurement."""
-_WAITED_SHARE, _OFTEN, _FEWEST_WAITS = 0.25, 0.25, 3
-"""A call waits for more than this share of its service, and so does this share of all calls."""
-_LOAD_S, _CLOSES_S = 0.1, 0.3
-_PATIENCE_S, _ALONE = 20.0, 60
-"""Seconds of silence after which a call is given up; the calls alone that the time is to hold."""
+"""A server has fewer slots than it states if it states more than this many times those found."""
+_WAITED_SHARE = 0.25
+"""A call has waited if its wait was longer than this share of its service."""
+_OFTEN, _FEWEST_WAITS = 0.25, 3
+"""The slots are counted if this share of all calls have waited, and at least so many."""
+_LOAD_S = 0.1
+"""A load that takes longer than this, and than a tenth of the rest of its call, was one."""
+_PATIENCE_S = 20.0
+"""Seconds of silence after which a call is given up."""
+_ALONE = 60
+"""Replies are made so short that so many calls, one after another, fit into the time."""
 _TEMPLATE_TOKENS = 3
 """The fewest that a chat template adds to the words."""
 _MARKERS = re.compile(r"<\|\w+\|>|\[/?INST\]|<(start|end)_of_turn>|<</?SYS>>")
@@ -190,22 +195,23 @@ class Check(NamedTuple):
     """One thing that a run relies on."""
 
     claim: str
-    """The first line of the function's docstring."""
+    """What the server is to do: the first line of the function's docstring."""
     run: Run
+    """The function."""
     calls: int
-    """The most that it makes; of `check_memory`, a model."""
+    """The most calls that the function makes; `check_memory` makes as many to each model."""
     follows: str
-    """What it means for a run where the claim does not hold."""
+    """What it means for a run if the claim does not hold."""
     do: str
     """The flag or setting that helps then."""
 
 
 CHECKS: list[Check] = []
-"""What a run relies on, in the order of the rows."""
+"""All checks, in the order of the rows."""
 
 
 def _check(*, calls: int = 0, follows: str, do: str = "") -> Callable[[Run], Run]:
-    """Decorator: the next of `CHECKS`."""
+    """A decorator that appends a function to `CHECKS`; for the arguments see `Check`."""
 
     def add(run: Run) -> Run:
         CHECKS.append(Check((run.__doc__ or "").partition(".")[0], run, calls, follows, do))
@@ -214,7 +220,7 @@ def _check(*, calls: int = 0, follows: str, do: str = "") -> Callable[[Run], Run
     return add
 
 
-@_check(calls=1, follows="no run is possible as it is meant")
+@_check(calls=1, follows="a run with these settings is not possible")
 def check_reached(server: ServerUnderTest) -> Finding:
     """It answers, and says what it is."""
     inventory = _inventory(server)
@@ -243,7 +249,7 @@ def check_reached(server: ServerUnderTest) -> Finding:
 
 
 def _inventory(server: ServerUnderTest) -> Inventory:
-    """What it says of itself; the models of its list alone, where it says no more."""
+    """What the server says of itself; if it says nothing, the models of its list alone."""
     try:
         return server.client.inventory()
     except (BadRequestError, BadReplyError):
@@ -533,44 +539,10 @@ def check_template(server: ServerUnderTest) -> Finding:
     return Finding("holds" if beside >= _TEMPLATE_TOKENS else "does not", seen, {"beside": beside})
 
 
-@_check(calls=1, follows="a new one for each long reply; it is opened at once")
-def check_connection(server: ServerUnderTest) -> Finding:
-    """A connection is kept after a streamed reply.
-
-    Seen below our client, which hides it.
-    """
-    base = server.client.host.removeprefix(OPENAI)
-    asked: dict[str, Any] = {"model": server.target, "stream": True}
-    if speaks_openai(server.client.host):
-        path, again, variable = "/chat/completions", "/models", "OPENAI_API_KEY"
-        asked |= {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4}
-    else:
-        path, again, variable = "/api/generate", "/api/tags", "OLLAMA_API_KEY"
-        asked |= {"prompt": "Say yes.", "options": {**server.options, "num_predict": 4}}
-    headers = {"Authorization": f"Bearer {key}"} if (key := key_from_environment(variable)) else {}
-
-    def ask(most_s: float) -> Finding:
-        ports = []
-        with httpx.Client(
-            headers=headers, timeout=most_s, verify=trusted_certificates(), trust_env=False
-        ) as client:
-            for url, body in ((base + path, asked), (base + again, None)):
-                with client.stream("POST" if body else "GET", url, json=body) as reply:
-                    stream = reply.raise_for_status().extensions["network_stream"]
-                    ports.append(stream.get_extra_info("client_addr"))
-                    reply.read()
-                time.sleep(_CLOSES_S)
-        if ports[0] == ports[1]:
-            return Finding("holds", "the next request went out on it")
-        return Finding("does not", "the server closes it")
-
-    try:
-        return server.within_time(ask)
-    except httpx.HTTPError as error:
-        return Finding("cannot say", f"the call failed: {describe(error)}")
-
-
-@_check(follows="calls wait .5 s, then twice as long each time", do="a smaller --max-in-flight")
+@_check(
+    follows="calls are tried again after 0.5 s, then after twice as long each time",
+    do="a smaller --max-in-flight",
+)
 def check_busy(server: ServerUnderTest) -> Finding:
     """A busy server says when to ask again (Retry-After)."""
     if not server.full:
@@ -584,7 +556,7 @@ def check_busy(server: ServerUnderTest) -> Finding:
 
 
 def _turned_away(server: ServerUnderTest) -> list[ServerBusyError]:
-    """Why calls of those at once were not served, where that may pass."""
+    """The errors of the calls at once that the server turned away because it was busy."""
     errors = [each.reply.error for each in server.full]
     return [error for error in errors if isinstance(error, ServerBusyError)]
 
@@ -603,12 +575,14 @@ def run_checks(server: ServerUnderTest) -> None:
     After a first call that was not answered no other is made.
     """
     for check in CHECKS if server.target else CHECKS[:1]:
-        first = server.findings[0] if server.findings else NOT_REACHED
-        if first.verdict == "does not" and "first_call_s" not in first.numbers:
+        if server.left_s <= 0:
+            server.findings.append(NOT_REACHED)
+            continue
+        if server.findings and "first_call_s" not in server.findings[0].numbers:
             server.findings.append(NOT_ANSWERED)
             continue
         try:
-            finding = check.run(server) if server.left_s > 0 else NOT_REACHED
+            finding = check.run(server)
         except OllamaError as error:
             failed = Finding("cannot say", f"the call failed: {describe(error)}")
             finding = failed if server.left_s > 0 else NOT_REACHED

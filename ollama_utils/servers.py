@@ -1,6 +1,6 @@
 """The servers of a run: where a call goes and when, and what happens while a server is away.
 
-The calls to a model wait in one line, whatever the number of servers. A place that falls free goes
+The calls to a model wait in one queue, whatever the number of servers. A place that falls free goes
 to the first of them, at the server where the call is expected to end first. How many places a
 server has follows from its replies (`limits.Limit`). A server that is away gets no calls: they
 wait, or go to the others, while it is asked for one token again and again until it answers.
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakSet
 
 from ollama_utils.errors import (
     BrokenReplyError,
@@ -27,29 +28,27 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
-from ollama_utils.limits import Capacity, Limit
+from ollama_utils.limits import Cap, Limit
 from ollama_utils.model_client import ModelClient
-from ollama_utils.threads import start_thread
-from ollama_utils.types import CALL_TIMEOUT_S, Usage, short_name
+from ollama_utils.threads import POLL_S, start_thread
+from ollama_utils.types import Usage, short_name
 
-ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
-"""How a call ends whose server is not there, or seems so."""
+_ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+"""How a call fails whose server is away, or may be."""
 Probe = Callable[[ModelClient, float], object]
 """Asks a client for one token, or as little, within so many seconds."""
 _ABSENCES_UNTIL_AWAY = 3
-"""So many calls in a row that were late or broken off, and the server is away."""
+"""After so many calls in a row that were late or broken off, the server counts as away."""
 _FIRST_PROBE_S, _SHORTEST_PROBE_S = 2.0, 0.2
 """How long a probe is waited for: twice as long each time, for the server may load the model."""
 _DIGESTS_S = 10.0
 """Between two checks that the models are still the same, while calls go out."""
 _DECIDED_S = 0.02
-"""How often a call that failed looks whether its server has answered a probe."""
-_POLL_S = 0.25
-"""How often a call that waits for a place sees whether it was cancelled."""
+"""How often a call that failed looks whether a probe has been answered."""
 _SLOWER = 2.0
 """A server that takes so many times as long as another gets calls only while many wait."""
 _AGE_SHARE = 0.5
-"""Where calls have waited for so long, some will for this share of it more, one may expect."""
+"""If there has been a queue for t seconds, it is expected to last for this share of t more."""
 
 
 class Server:
@@ -107,18 +106,19 @@ class Server:
     def failed(self, model: str, error: OllamaError) -> bool:
         """A call ended with an error; returns whether the server is away.
 
-        Before the first reply a timeout says nothing: the model is loaded, or a long prompt read.
-        An error that the server answered is an answer; but that it is busy, just after an absence,
-        is none: it may have begun anew, and load its model.
+        - A server that answers with an error is there. "Busy" just after an absence proves nothing:
+          the server may have been restarted, and be loading its model.
+        - A timeout before the first reply proves nothing either: the server may be loading the
+          model, or reading a long prompt.
+        - If nothing listens at its address, one call is enough.
         """
         is_late = isinstance(error, CallTimeoutError) and not self.limit(model).has_answered
         is_busy = isinstance(error, ServerBusyError) and not isinstance(
             error, ServerOverloadedError
         )
-        if not isinstance(error, ABSENCES) and not (is_busy and self._absences):
+        if not isinstance(error, _ABSENCES) and not (is_busy and self._absences):
             self._absences = 0
         elif not is_late:
-            # Where nobody listens, one call says it all.
             is_sure = isinstance(error, ServerUnreachableError)
             self._absences += _ABSENCES_UNTIL_AWAY if is_sure else 1
         if self._absences >= _ABSENCES_UNTIL_AWAY and not self.is_away:
@@ -158,33 +158,29 @@ class Place:
     model: str
     avoid: Collection[str]
     """Hosts to which it goes only where there is no other."""
-    servers: list[Server] = field(default_factory=list)
-    """The one where it has a place; empty while it waits."""
+    server: Server = field(init=False)
+    """Where it has its place, once it has one."""
+    has_place: bool = False
     wait_is_over: threading.Event = field(default_factory=threading.Event)
     sent_s: float = math.inf
     number: int = 0
-    """That of the call at its limit, once it is sent."""
-
-    @property
-    def server(self) -> Server:
-        """Where it has its place."""
-        return self.servers[0]
+    """The call's number at its `limit`, once it is sent."""
 
     @property
     def limit(self) -> Limit:
-        """The one that it counts to."""
+        """The limit that the call counts towards."""
         return self.server.limit(self.model)
 
 
 class Servers:
-    """All servers of a run, shared by all threads and by all dispatchers that stand side by side.
+    """All servers of a run, shared by all threads and by all dispatchers that send calls to them.
 
     Args:
         clients: one a server; a host that comes twice counts once.
         max_in_flight: the most calls at once to one model of one server; None: it is found.
         slots: those of each model, where they are known.
         timeout_s: the longest that a probe is waited for.
-        apart_s: between two probes of a server that is away.
+        apart_s: seconds between two probes of a server that is away.
         max_outage_s: seconds without any server after which every call raises OutageError. None:
             nothing waits for a server that is away, each call finds out for itself.
         ensure_running: is called before a probe; returns why no server will ever be there again,
@@ -197,12 +193,12 @@ class Servers:
         clients: Sequence[ModelClient],
         *,
         max_in_flight: int | None,
-        slots: int | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-        apart_s: float = 1.0,
+        slots: int | None,
+        timeout_s: float,
+        apart_s: float,
         max_outage_s: float | None,
-        ensure_running: Callable[[], str | None] = lambda: None,
-        report: Callable[[str], None] = lambda _line: None,
+        ensure_running: Callable[[], str | None],
+        report: Callable[[str], None],
     ) -> None:
         by_host = {client.host: client for client in clients}
         is_alone = len(by_host) == 1
@@ -214,9 +210,10 @@ class Servers:
         self._timeout_s, self._apart_s, self._max_outage_s = timeout_s, apart_s, max_outage_s
         self._ensure_running, self._report = ensure_running, report
         self._lock = threading.Lock()
-        self._lines: dict[str, deque[Place]] = {}
-        self._line_since_s: dict[str, float] = {}
-        """Since when there has always been somebody who waits, by model."""
+        self._caps: WeakSet[Cap] = WeakSet()
+        self._queues: dict[str, deque[Place]] = {}
+        self._queued_since_s: dict[str, float] = {}
+        """By model, since when its queue has never been empty."""
         self._error: Exception | None = None
         self._next_check_s = time.monotonic() + _DIGESTS_S
 
@@ -237,20 +234,20 @@ class Servers:
         place = Place(model, avoid)
         try:
             with self._lock:
-                line = self._lines.setdefault(model, deque())
-                if not line:
-                    self._line_since_s[model] = time.monotonic()
-                line.append(place)
+                queue = self._queues.setdefault(model, deque())
+                if not queue:
+                    self._queued_since_s[model] = time.monotonic()
+                queue.append(place)
                 self._admit(model)
-            while not place.wait_is_over.wait(_POLL_S) and not cancelled.is_set():
+            while not place.wait_is_over.wait(POLL_S) and not cancelled.is_set():
                 pass
         except BaseException:  # Ctrl-C, or an exit
             self._end_wait(place)
-            if place.servers:
+            if place.has_place:
                 self.leave(place)
             raise
         self._end_wait(place)
-        if not place.servers:
+        if not place.has_place:
             self.raise_if_ended()
             raise CallCancelledError("the run was stopped before the call was made")
         return place
@@ -272,7 +269,7 @@ class Servers:
         """A call ended with a reply."""
         with self._lock:
             place.limit.answer(place.number, time.monotonic(), usage)
-            self._answers(place.server)
+            self._mark_present(place.server)
 
     def failed(self, place: Place, error: BaseException, probe: Probe) -> None:
         """A call ended with an error.
@@ -286,7 +283,7 @@ class Servers:
         is_overload = isinstance(error, ServerOverloadedError)
         with self._lock:
             place.limit.fail(place.number, time.monotonic(), is_overload=is_overload)
-            is_old = place.sent_s < server.back_s  # it fell with those of the last outage
+            is_old = place.sent_s < server.back_s  # it failed in the last outage, which is over
             if self._max_outage_s is None or is_old or not isinstance(error, OllamaError):
                 return
             must_probe = server.failed(place.model, error) and not server.is_watched
@@ -295,11 +292,15 @@ class Servers:
             start_thread(lambda: self._watch(server, probe))
 
     def was_away(self, place: Place, cancelled: threading.Event) -> bool:
-        """Whether a call failed because its server was away; waits until a probe has decided it."""
-        while (is_open := place.sent_s > place.server.failed_probe_s) and place.server.is_away:
-            if cancelled.wait(_DECIDED_S):
-                break
-        return not is_open
+        """Whether a call failed because its server was away.
+
+        While the server counts as away, this waits for a probe: if that fails, the server was away,
+        and if it is answered, the call failed by itself.
+        """
+        server = place.server
+        while server.is_away and server.failed_probe_s < place.sent_s and not cancelled.is_set():
+            cancelled.wait(_DECIDED_S)
+        return server.failed_probe_s >= place.sent_s
 
     def raise_if_ended(self) -> None:
         """Raise what ended the run, if anything has.
@@ -310,13 +311,11 @@ class Servers:
         if self._error is not None:
             raise self._error
 
-    def capacities(self) -> dict[tuple[str, str], Capacity]:
-        """What is known of each model that was called, by host and short name."""
+    def capacities(self) -> dict[tuple[str, str], Limit]:
+        """The limit of each model that was called, by host and short name."""
         with self._lock:
             return {
-                (server.host, model): Capacity(
-                    limit=limit.value, slots=limit.slots, service_s=limit.service_s
-                )
+                (server.host, model): limit
                 for server in self.all
                 for model, limit in server.limits.items()
             }
@@ -337,13 +336,28 @@ class Servers:
             if all(short_name(name) in each for each in there)
         }
 
+    def new_cap(self, limit: int) -> Cap:
+        """A cap on the calls made with it: so many attempts of theirs are under way at most.
+
+        Raises:
+            ValueError: the limit is less than 1.
+        """
+        cap = Cap(limit)
+        with self._lock:
+            self._caps.add(cap)
+            if self.closed.is_set():
+                cap.close()
+        return cap
+
     def close(self, error: Exception | None = None) -> None:
-        """Turn away all who wait and all who come later; an error is raised to all of them."""
+        """Turn away all calls that wait and all later ones; an error is raised to all of them."""
         with self._lock:
             if not self.closed.is_set():
                 self._error = error
             self.closed.set()
-            for model in self._lines:
+            for cap in self._caps:
+                cap.close()
+            for model in self._queues:
                 self._admit(model)
         if self._error:
             self.abort()
@@ -355,16 +369,16 @@ class Servers:
 
     def _admit(self, model: str) -> None:
         """Let in whoever came first while there is room; the lock is held."""
-        line = self._lines.get(model, deque())
-        for place in list(line):
+        queue = self._queues.get(model, deque())
+        for place in list(queue):
             if not self.closed.is_set():
                 if not any(server.has_room(model) for server in self.all):
                     return
                 if (server := self._best(place)) is None:
                     continue
-                place.servers.append(server)
+                place.server, place.has_place = server, True
                 place.limit.in_flight += 1
-            line.remove(place)
+            queue.remove(place)
             place.wait_is_over.set()
 
     def _best(self, place: Place) -> Server | None:
@@ -383,19 +397,19 @@ class Servers:
         quicker = [each for each in limits if 0 < _SLOWER * each.service_s < service_s]
         if quicker:
             rate = sum((each.slots or each.value) / each.service_s for each in quicker)
-            age_s = time.monotonic() - self._line_since_s[model]
-            if max(len(self._lines[model]) / rate, _AGE_SHARE * age_s) < service_s:
+            age_s = time.monotonic() - self._queued_since_s[model]
+            if max(len(self._queues[model]) / rate, _AGE_SHARE * age_s) < service_s:
                 return None
         return best
 
     def _end_wait(self, place: Place) -> None:
         """Wait no longer, with a place or without."""
         with self._lock:
-            if place in (line := self._lines.get(place.model, deque())):
-                line.remove(place)
+            if place in (queue := self._queues.get(place.model, deque())):
+                queue.remove(place)
 
     def _watch(self, server: Server, probe: Probe) -> None:
-        """See to a server that is away; what goes wrong ends the run: nobody else hears of it."""
+        """Probe a server that is away until it answers; an error in this thread ends the run."""
         try:
             self._wait_for(server, probe)
         except Exception as error:  # noqa: BLE001 - raised to all who call
@@ -404,7 +418,7 @@ class Servers:
     def _wait_for(self, server: Server, probe: Probe) -> None:
         """Ask for a server that is away until it answers, or the run ends."""
         since_s = server.away_since_s or time.monotonic()
-        max_outage_s = self._max_outage_s or math.inf
+        max_outage_s = math.inf if self._max_outage_s is None else self._max_outage_s
         is_reported, probe_s = False, _FIRST_PROBE_S
         while server.is_away and not self.closed.is_set():
             if why := self._ensure_running():
@@ -416,7 +430,8 @@ class Servers:
             if not is_reported and server.is_away:
                 is_reported = True
                 self._report(self._outage_line(server))
-            away = [each.away_since_s for each in self.all if each.away_since_s is not None]
+            with self._lock:
+                away = [each.away_since_s for each in self.all if each.away_since_s is not None]
             if len(away) == len(self.all) and time.monotonic() - max(away) > max_outage_s:
                 whys = "; ".join(each.why for each in self.all)
                 raise OutageError(
@@ -429,7 +444,7 @@ class Servers:
             return
         with self._lock:
             server.is_watched = False
-            self._answers(server)
+            self._mark_present(server)
         if is_reported:
             after_s = time.monotonic() - since_s
             self._report(f"{server.host} answers again after {after_s:.0f} s: going on")
@@ -454,10 +469,10 @@ class Servers:
                 )
             )
 
-    def _answers(self, server: Server) -> None:
-        """It is there, and takes calls again if it was away; the lock is held."""
+    def _mark_present(self, server: Server) -> None:
+        """Note that a server is there; if it was away, it gets calls again. The lock is held."""
         if server.answered():
-            for model in self._lines:
+            for model in self._queues:
                 self._admit(model)
 
     def _answers_probe(self, server: Server, probe: Probe, within_s: float) -> bool:
@@ -467,7 +482,7 @@ class Servers:
         """
         try:
             probe(server.client, within_s)
-        except (*ABSENCES, ServerBusyError) as error:
+        except (*_ABSENCES, ServerBusyError) as error:
             if not isinstance(error, CallTimeoutError):  # which says no more than what is known
                 server.why = str(error)
             return False

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
-from ollama_utils.monitor import counted
 from ollama_utils.on_ray import whole_run
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import resume_line
 from records.run_folder import REPLIES, SUMMARY, RunFolder
 from records.settings import resolved
-from records.terminal import prints_on_stderr, write_stderr
+from records.terminal import counted, prints_on_stderr, write_stderr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +42,9 @@ def open_session(
     simulated_target: str = "sim-target",
     named_by: str = "--target-model",
 ) -> Iterator[Session]:
-    """Connect to the servers, and open the run's folder; a signal ends all that is within `with`.
+    """Connect to the servers, and open the run's folder, for as long as `with` lasts.
 
-    What a user's functions print meanwhile goes to stderr.
+    A signal ends what is within `with`. What a user's functions print there goes to stderr.
 
     Args:
         command: its name, as in `mutagym eval`.
@@ -61,8 +60,7 @@ def open_session(
     with interruptible() as interrupt, connected as connection, ExitStack() as stack:
         stdout = sys.stdout
         stack.enter_context(prints_on_stderr())
-        places = {"resume": config.resume, "run_dir": config.run_dir}
-        folder = stack.enter_context(RunFolder.of(command, **places, seed=config.seed))
+        folder = stack.enter_context(RunFolder.of(command, config))
         yield Session(command, folder, connection, stack, interrupt, stdout)
 
 
@@ -93,19 +91,19 @@ class Session:
         most_calls: int | None,
         copied: Collection[str] = (),
     ) -> None:
-        """Write config.toml, and say what the run is; no signal ends it from here until `play`.
+        """Write config.toml, and say what the run is. A signal from here on waits for `play`.
 
         Args:
-            config: as it is resolved: `--config` reads it back.
+            config: the settings, with hosts and models as they were found; `--config` reads them.
             says: what the run is, in a few words.
-            most_calls: those that are still to be made at most, where that is known.
+            most_calls: how many calls are still to be made at most; None: that is not known.
             copied: see `resume_line`.
         """
         self._interrupt.allow(allowed=False)
         self.folder.begin(resolved(config), simulated=self.connection.simulated)
         self.folder.go_on = resume_line(self.command, self.folder.path, config, copied)
         made = self.connection.dispatcher.completions
-        cost = "" if most_calls is None else f", {counted(most_calls + made)}"
+        cost = "" if most_calls is None else f", at most {counted(most_calls + made, 'call')}"
         write_stderr(f"run folder {self.folder.path}: {says}{cost}")
 
     def play(self, work: Callable[[], Found]) -> Found:

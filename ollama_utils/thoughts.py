@@ -1,4 +1,4 @@
-"""The thoughts that stand in a reply's text, under any of the marks that models use: no answer."""
+"""Splits the thoughts from the answer where both stand in a reply's text, between known marks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 Marks = tuple[str, str]
 """What opens thoughts, and what closes them."""
 _IN_WORDS: Marks = ("Here is my thought process:", "Here is my response:")
-"""Granite's: one of the two alone is no mark, for an answer may begin so, too."""
+"""Granite's. They count only as a pair, since an answer may also begin with one of them."""
 MARKS: tuple[Marks, ...] = (
     ("<think>", "</think>"),  # DeepSeek, Qwen, GLM, MiniMax, Nemotron, ...
     ("<thinking>", "</thinking>"),
@@ -31,7 +31,7 @@ _AROUND_ANSWERS: tuple[Marks, ...] = (
 )
 """What some of these models put around the answer that follows."""
 _QUOTES = dict(zip("'\"`*(\u201c\u2018\u300c", "'\"`*)\u201d\u2019\u300d", strict=True))
-"""What stands before and behind a mark that an answer speaks of."""
+"""What stands before and behind a mark that an answer quotes."""
 
 
 def read_marks(texts: Iterable[str]) -> tuple[Marks, ...]:
@@ -71,7 +71,7 @@ def split_thoughts(text: str, marks: Sequence[Marks] = MARKS) -> tuple[str, str]
 
 
 def _opened(text: str, marks: Sequence[Marks]) -> tuple[str, str] | None:
-    """Thoughts and answer of a text that begins with an opening mark."""
+    """The thoughts and the answer of a text that begins with an opening mark."""
     start = text.lstrip()
     for opening, closing in marks:
         if start[: len(opening)].lower() == opening.lower():
@@ -82,23 +82,23 @@ def _opened(text: str, marks: Sequence[Marks]) -> tuple[str, str] | None:
 
 
 def _closed(text: str, marks: Sequence[Marks]) -> tuple[str, str] | None:
-    """Thoughts and answer of a text with a closing mark alone."""
+    """The thoughts and the answer of a text that has a closing mark, but not its opening one."""
     for opening, closing in marks:
         thoughts, found, answer = _partition(text, closing)
-        is_mark = found and opening not in thoughts and opening not in _IN_WORDS
-        if is_mark and not _is_quoted(thoughts, answer):
+        is_closing = found and opening.lower() not in thoughts.lower()
+        if is_closing and opening not in _IN_WORDS and not _is_quoted(thoughts, answer):
             return thoughts or closing, answer.lstrip()
     return None
 
 
 def _partition(text: str, mark: str) -> tuple[str, str, str]:
-    """`str.partition`, whatever the mark's case."""
+    """`str.partition`, but upper and lower case are the same."""
     found = re.search(re.escape(mark), text, re.IGNORECASE)
     return (text[: found.start()], mark, text[found.end() :]) if found else (text, "", "")
 
 
 def _is_quoted(before: str, after: str) -> bool:
-    """Whether an answer speaks of the mark between the two, in prose, quotes or code."""
+    """Whether the mark between the two texts is quoted: in prose, in quotes or in code."""
     is_in_prose = before[-1:] == " " and after[:1] == " "
     is_in_quotes = _QUOTES.get(before[-1:], "no mark") == after[:1]
     is_in_code = any(before.count(fence) % 2 for fence in ("```", "~~~"))

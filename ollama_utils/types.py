@@ -1,4 +1,4 @@
-"""Calls to a model and its replies, as frozen data; `unit_rows`, which every encoder returns."""
+"""Calls to a model and its replies, as frozen data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ollama_utils.errors import OllamaError
 
 CALL_TIMEOUT_S = 120.0
@@ -21,7 +21,7 @@ THINK_BUDGET = 2048
 CALL_ATTEMPTS = 4
 """How often a failing call is tried."""
 MEMORY_BYTES = 2**28
-"""What the replies may take that are remembered."""
+"""Bytes for remembered replies."""
 MAX_OUTAGE_S = 600.0
 """Seconds for which an outage of all servers is waited out."""
 
@@ -30,12 +30,12 @@ Think = bool | Literal["low", "medium", "high"]
 ThinkWord = Literal["off", "on", "low", "medium", "high"]
 """The same as a flag's word; see `think_of`."""
 Role = Literal["target", "mutator", "judge"]
-"""What a model is called for; a judge is also whoever criticises or chooses."""
+"""What a model is called for; one that criticises or chooses is also called as a judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request for words: everything that decides the reply, and whom it is for."""
+    """One request for a completion: everything that decides the reply."""
 
     model: str
     """The model's name as the server lists it."""
@@ -53,7 +53,7 @@ class Call:
     think: Think | None = None
     """Whether a thinking model thinks, or how much; None leaves it to the server."""
     role: Role = field(default="target", compare=False)
-    """Decides what the dispatcher sets where the call leaves it open, and what messages name."""
+    """What the model is called for; decides the defaults that the dispatcher sets."""
 
     @property
     def repeatable(self) -> bool:
@@ -66,16 +66,16 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One row of a batch that has more of its own than the user's turn; fields as of `Call`."""
+    """A prompt of a batch that has settings of its own beside its text; the fields are `Call`'s."""
 
     text: str
     system: str | None = None
-    """None keeps that of the batch, or the model's own."""
+    """None: that of the batch, or the model's own."""
     examples: tuple[tuple[str, str], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    """They count before the batch's."""
+    """These take precedence over the batch's."""
     think: Think | None = None
-    """None leaves it to the batch, or the server."""
+    """None: as the batch says, or the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +152,12 @@ class Inventory:
 
 
 def think_of(word: ThinkWord | Think | None) -> Think | None:
-    """What a flag's word means to a call; None: nothing is asked for."""
+    """The value of `Call.think` for a flag's word; None, the default, for None."""
     return word == "on" if word in {"on", "off"} else word  # type: ignore[return-value]  # a level
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a string that UTF-8 can write, without half of a surrogate pair."""
+    """Whether a value is a string of valid Unicode, without half of a surrogate pair."""
     try:
         return isinstance(value, str) and value.encode("utf-8") is not None
     except UnicodeEncodeError:
@@ -167,21 +167,3 @@ def is_text(value: object) -> bool:
 def short_name(model: str) -> str:
     """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
     return model.strip().removesuffix(":latest")
-
-
-def unit_rows(rows: ArrayLike) -> NDArray[np.float32]:
-    """Each row scaled to length 1, by itself: its bits do not depend on the rows beside it.
-
-    Args:
-        rows: (N, D) finite numbers. A row of zeros becomes (1, 0, ..., 0).
-
-    Returns:
-        (N, D), float32.
-    """
-    wide: NDArray[np.float64] = np.array(rows, dtype=np.float64)
-    largest = np.abs(wide).max(axis=1)
-    wide[largest == 0.0, 0] = largest[largest == 0.0] = 1.0
-    wide /= largest[:, None]  # squares of very small numbers would lose digits
-    lengths = np.sqrt((wide * wide).sum(axis=1))
-    scaled: NDArray[np.float32] = (wide / lengths[:, None]).astype(np.float32)
-    return scaled

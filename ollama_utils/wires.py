@@ -1,16 +1,11 @@
-"""The client of a host, by the dialect that its name says: Ollama's API, or OpenAI's."""
+"""The client of a host, by the API that its name says: Ollama's or OpenAI's."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from typing_extensions import Unpack
 
 from ollama_utils.hosts import speaks_openai
 from ollama_utils.model_client import ClientSettings, ModelClient
-
-ClientOpener = Callable[..., ModelClient]
-"""What opens the client of a host: `open_client`, or another with the same arguments."""
 
 
 def open_client(host: str, **settings: Unpack[ClientSettings]) -> ModelClient:
@@ -18,7 +13,7 @@ def open_client(host: str, **settings: Unpack[ClientSettings]) -> ModelClient:
 
     Args:
         host: as `--ollama-host` names it.
-        settings: what else is set.
+        settings: see `ClientSettings`.
 
     Raises:
         ValueError: the host, a setting, or the environment's proxy, certificates or key cannot be

@@ -1,4 +1,4 @@
-"""Errors that a command prints as one line, and the parts of their messages."""
+"""Errors that a command prints as one line, and functions that help to word them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """The user can mend it: what was expected, what it got, what to do."""
+    """What the user can mend; its message says what was expected, what came and what to do."""
 
 
 class RunStoppedError(Exception):
-    """The run stopped itself, saved: why."""
+    """The run stopped itself, and what it has is saved; the message says why."""
 
 
 class GateNotMetError(Exception):
-    """A bound that the user set is not kept: which, and by what; the report is written."""
+    """A bound that the user set is not kept; the message says which. The report is written."""
 
 
 class WrappedError(Exception):
-    """Says where an error was raised; a command prints the error itself, its `__cause__`."""
+    """Adds to an error where it was raised; a command prints its `__cause__`, the error itself."""
 
 
 @contextmanager

@@ -3,32 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 
 from records.errors import RunStoppedError
-
-
-def check_failed_share(
-    errors: Sequence[str], count: int, most: float, *, what: str, flag: str
-) -> None:
-    """Check that no more than the share `most` of the last `count` steps or calls failed.
-
-    Args:
-        errors: why they failed, one each; the message quotes the last.
-        count: how many there were, with those that did not fail.
-        most: the share that may fail.
-        what: completes "so many of the last ...".
-        flag: the flag that sets `most`.
-
-    Raises:
-        RunStoppedError: more failed.
-    """
-    if len(errors) > most * count:
-        raise RunStoppedError(
-            f"{len(errors) / count:.0%} of the last {count} {what} ({flag} {most:g}); "
-            f"last error: {errors[-1]}"
-        )
 
 
 class FailureLimit:
@@ -49,12 +26,16 @@ class FailureLimit:
         what: str = "steps could not be scored",
         flag: str = "--max-unscored",
     ) -> None:
-        self._check = partial(check_failed_share, most=most, what=what, flag=flag)
-        self._window = window
+        self._most, self._window = most, window
+        self._what, self._flag = what, flag
         self._latest: deque[list[str]] = deque()
 
     def add(self, errors: Iterable[str]) -> None:
-        """Add some that ended, each by why it failed ("": it did not); raises as `check` does."""
+        """Add steps or calls that ended: of each its error, or "" where it did not fail.
+
+        Raises:
+            RunStoppedError: too many of the latest failed.
+        """
         if added := list(errors):
             self._latest.append(added)
             count = sum(map(len, self._latest))
@@ -70,4 +51,9 @@ class FailureLimit:
             RunStoppedError: too many of them failed.
         """
         latest = [error for errors in self._latest for error in errors]
-        self._check(list(filter(None, latest)), len(latest))
+        failed = list(filter(None, latest))
+        if len(failed) > self._most * len(latest):
+            raise RunStoppedError(
+                f"{len(failed) / len(latest):.0%} of the last {len(latest)} {self._what} "
+                f"({self._flag} {self._most:g}); last error: {failed[-1]}"
+            )

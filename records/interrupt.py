@@ -23,6 +23,8 @@ class Interrupt:
     """Turns the first signal into `Interrupted`, at once where `allowed`, else when it next is."""
 
     def __init__(self) -> None:
+        self.has_stopped = False
+        """Whether a signal has been turned into `Interrupted`."""
         self._allowed = True
         self._pending: BaseException | None = None
 
@@ -36,12 +38,15 @@ class Interrupt:
         self._allowed = allowed
         if allowed and self._pending:
             error, self._pending, self._allowed = self._pending, None, False
+            self.has_stopped = True
             raise error
 
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
     """Handle SIGNALS through an Interrupt, and as before at the end.
+
+    A signal that still waits at the end stops the command then, unless an error ends it.
 
     A signal that is ignored stays ignored, as SIGHUP under `nohup` and SIGINT for a job in the
     background are.
@@ -55,3 +60,5 @@ def interruptible() -> Iterator[Interrupt]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+    if not interrupt.has_stopped:
+        interrupt.allow(allowed=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -76,10 +76,16 @@ def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
 
 
 class LinesHash:
-    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: equal runs share it."""
+    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: equal runs share it.
 
-    def __init__(self) -> None:
+    Args:
+        records: the first ones.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._hash = sha256()
+        for record in records:
+            self.update(record)
 
     def update(self, record: Record) -> None:
         """Add one record."""
@@ -95,9 +101,9 @@ class JsonLines:
 
     Args:
         path: the file.
-        done: how many lines stay at most; what is behind them is cut off, or played again.
-        row: lines of a row; where it is given, all that are done must be there, the whole rows
-            behind them stay, too, and what is written next must be equal to those.
+        done: how many lines are kept. What follows them is cut off, unless `row` is given.
+        row: how many lines a row has. If it is given, all lines that are done must be there, and
+            the whole rows behind them are kept, too: what is written next must be equal to them.
         check: checks each line that stays.
 
     Raises:

@@ -47,19 +47,15 @@ class MetricsWriter:
         self.lines.write({"step": step, **dict.fromkeys(metrics), **known})
         self.lines.flush()
         values = [Summary.Value(tag=tag, simple_value=v) for tag, v in known.items()]
-        self.add(step, Summary(value=values))
+        self._add(step, summary=Summary(value=values))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Add a text to TensorBoard, which takes it for Markdown: so it goes there as code."""
         from tensorboard.plugins.text.summary import text_pb  # type: ignore[import-untyped]
 
-        self.add(step, text_pb(tag, code_block(text)))
+        self._add(step, summary=text_pb(tag, code_block(text)))
 
-    def add(self, step: int, summary: Any) -> None:  # noqa: ANN401 - TensorBoard has no types
-        """Add a summary to TensorBoard, as its own message."""
-        self._add(step, summary=summary)
-
-    def _add(self, step: int, **what: Any) -> None:  # noqa: ANN401 - likewise
+    def _add(self, step: int, **what: Any) -> None:  # noqa: ANN401 - TensorBoard has no types
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._events.add_event(Event(wall_time=time.time(), step=step, **what))
@@ -75,7 +71,11 @@ class MetricsWriter:
 
 
 class CallRates:
-    """What calls cost between two looks at a dispatcher's accounts, see `Dispatcher.totals`."""
+    """What calls cost since the last `restart`, by a dispatcher's accounts.
+
+    Args:
+        totals: the accounts now, see `Dispatcher.totals`.
+    """
 
     def __init__(self, totals: Mapping[str, float]) -> None:
         self.restart(totals)

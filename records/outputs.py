@@ -64,10 +64,35 @@ def check_writable(
     names = f"{flag} names {str(path)!r}"
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{names}; expected a file in a folder that exists")
-    if apart_from and path.resolve().is_relative_to(apart_from.resolve()):
-        raise UserError(f"{names}, in the folder of the run: name another place")
+    if apart_from:
+        check_apart(path, apart_from, flag)
     if not os.access(path.parent if _is_replaced(path) else path, os.W_OK):
         raise UserError(f"{names}, which may not be written: name another file")
+
+
+def check_apart(path: Path, run: Path, flag: str) -> None:
+    """Check that what `flag` names is not in the folder of a run.
+
+    Raises:
+        UserError: it is.
+    """
+    if path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{flag} names {str(path)!r}, in the folder of the run: name another place")
+
+
+def check_different(*paths: Path | None) -> None:
+    """Check that the files that a command reads and writes are not one and the same.
+
+    Raises:
+        UserError: two of them are; the message names the file.
+    """
+    seen = set[Path]()
+    for path in paths:
+        if path is None or path == STDOUT:
+            continue
+        if path.resolve() in seen:
+            raise UserError(f"{str(path)!r} is named twice: name another file")
+        seen.add(path.resolve())
 
 
 def check_cache(path: Path | None) -> None:
@@ -78,14 +103,13 @@ def check_cache(path: Path | None) -> None:
     """
     if path is None:
         return
+    expected = f"--cache names {str(path)!r}; expected a folder that can be written"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / PART).touch()
-        (path / PART).unlink()
     except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise UserError(
-            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
-        ) from error
+        raise UserError(f"{expected}: {error}") from error
+    if not os.access(path, os.W_OK):
+        raise UserError(expected)
 
 
 def _is_replaced(path: Path) -> bool:

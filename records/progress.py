@@ -15,9 +15,9 @@ from rich.text import Text
 from records.terminal import one_line, write_stderr
 
 EVERY_S = 60.0
-"""Between two plain lines; the first and the last of a part are printed beside them."""
+"""Seconds between two plain lines; the first and the last of a part are printed in any case."""
 PACE_S = 300.0
-"""The pace is that of the last seconds, this many: single replies may take a minute."""
+"""The time left follows from the pace of so many seconds: single replies may take a minute."""
 TREND_WIDTH = 32
 """Points of a trend that are drawn."""
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -33,7 +33,7 @@ class Status:
     outcome: str = ""
     """The results so far."""
     score: str = ""
-    """The number that is to rise; on a terminal `trend` is drawn behind it."""
+    """The number that ought to rise; on a terminal `trend` is drawn after it."""
     trend: Sequence[float] = ()
     calls: str = ""
     """What the calls do; where several parts go on at the same time it is that of all."""
@@ -130,7 +130,7 @@ class ProgressDisplay:
         return self._task.speed
 
     def restart_pace(self) -> None:
-        """Leave what was done until now out of the pace: it was known already."""
+        """Count the pace from now on: what was done until now was known already."""
         self._bars.reset(self._id, completed=int(self._done))
 
     def complain(self, error: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records.errors import UserError
-from records.settings import all_of, as_texts, as_words, read_toml, resolved
+from records.settings import as_texts, as_words, flat_table, read_toml, resolved
 from records.trust import kind_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ HOSTS_AND_LIMITS = frozenset(
         *("engine", "ray-address", "request-field"),
     }
 )
-"""The options that any resumed run may change: nothing depends on them but its pace, and where a
+"""The options that any resumed run may change. Only its pace depends on them, and the place where a
 reply that is far too long is cut."""
 _MOST_CHARS = 40
 """Of a value that an error shows."""
@@ -45,7 +45,7 @@ def resume_line(
         copied: flags of files that the folder has a copy of.
     """
     words = ["mutagym", command, "--resume", str(run)]
-    for flag, value in all_of(config).items():
+    for flag, value in flat_table(config).items():
         values = as_texts(value)
         if flag not in {*copied, "resume", "run-dir"} and any(kind_of(flag, v) for v in values):
             words += as_words(flag, values)

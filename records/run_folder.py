@@ -1,11 +1,12 @@
 """One run, one folder: its settings, what happened, what was learned.
 
-The two `.jsonl` files grow line by line; every other file is whole or absent.
+transitions.jsonl and metrics.jsonl grow line by line; every other file is whole or absent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import re
 import time
@@ -27,6 +28,8 @@ from records.terminal import write_stderr
 CONFIG, LOCK, SERVERS, SUMMARY = "config.toml", ".lock", "servers.json", "summary.json"
 MISSIONS, QUERIES, REPLIES = "missions.json", "queries.json", "replies.sqlite"
 TRANSITIONS, METRICS = "transitions.jsonl", "metrics.jsonl"
+COPIED = frozenset(("queries", "guard-queries", "mission"))
+"""Flags of files that a run folder has a copy of: on --resume the copy is read."""
 COMMAND_KEYS = {
     "train": "num-env-steps",
     "eval": "agents",
@@ -35,6 +38,7 @@ COMMAND_KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that writes a run folder, a key that its config.toml alone has."""
+_ANOTHER = "name another with --run-dir"
 _SEED = re.compile(r"seed-(0|[1-9][0-9]{0,9})")
 
 
@@ -94,7 +98,11 @@ class RecordedRun:
             raise UserError(f"{str(path)!r} cannot be read: {error}") from error
 
     def missing_lines(self, count: int) -> str:
-        """What to say where summary.json counts more transitions than the `count` read, or ""."""
+        """What to say if summary.json counts more transitions than were read; else "".
+
+        Args:
+            count: how many were read.
+        """
         written = self.summary().get("env_steps")
         if not isinstance(written, int) or written <= count:
             return ""
@@ -148,30 +156,41 @@ class RunFolder(RecordedRun):
             self._lock.release()
             raise
         except OSError as error:
-            do = "make it writable" if resume else "name another with --run-dir"
-            raise UserError(
-                f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}"
-            ) from error
+            do = "make it writable" if resume else _ANOTHER
+            raise UserError(_unwritable(path, error, do)) from error
 
     @classmethod
     def of(
-        cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int | str
+        cls,
+        command: str,
+        config: Any,  # noqa: ANN401 - of any command
+        seed: str = "",
     ) -> Self:
         """The run to resume, the folder that is named, or `runs/<command>-<time>-<seed>`.
 
-        Of several seeds `seed` is a word. Runs that begin in the same second are numbered: `…-2`.
+        Runs that begin in the same second are numbered: `…-2`.
+
+        Args:
+            command: its name, as in `mutagym eval`.
+            config: says `resume`, `run_dir` and `seed`.
+            seed: a word in the place of the config's seed, for a run of several.
 
         Raises:
             UserError: see RunFolder.
         """
-        if named := resume or run_dir:
-            return cls(named, resume=resume is not None)
-        name = f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
-        for number in count(1):
-            path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(parents=True)
-                break
+        if named := config.resume or config.run_dir:
+            return cls(named, resume=config.resume is not None)
+        name = f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed or config.seed}"
+        path = Path("runs")
+        try:
+            path.mkdir(exist_ok=True)
+            for number in count(1):
+                path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    break
+        except OSError as error:
+            raise UserError(_unwritable(path, error, _ANOTHER)) from error
         folder = cls(path)
         folder._is_new = True
         return folder
@@ -228,15 +247,14 @@ class RunFolder(RecordedRun):
         self.write_text(CONFIG, "".join(lines))
         self.write_json(SERVERS, {"simulated": simulated})
 
-    def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
-        """Write `name` as indented JSON; returns its path."""
-        return self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    def write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        """Write `name` as indented JSON."""
+        self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
-    def write_text(self, name: str, text: str) -> Path:
-        """Write a file in UTF-8; returns its path."""
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file in UTF-8."""
         with replacing(self.path / name) as part:
             part.write_text(text, encoding="utf-8")
-        return self.path / name
 
     def reported(self, ended: BaseException) -> BaseException:
         """What to raise at the end of a run; an unforeseen error's traceback goes to error.txt."""
@@ -305,8 +323,6 @@ def read_lock(run: Path) -> Iterator[None]:
     Raises:
         UserError: one writes it just now.
     """
-    import fcntl
-
     with contextlib.ExitStack() as held:
         for path in (run, *seed_folders(run)):
             try:
@@ -319,24 +335,21 @@ def read_lock(run: Path) -> Iterator[None]:
         yield
 
 
-def check_places(
-    *, resume: Path | None, run_dir: Path | None, cache: Path | None, **outputs: Path | None
-) -> None:
+def check_places(config: Any) -> None:  # noqa: ANN401 - of any command
     """Check the folders and files that a command is given, before anything is made.
 
     Args:
-        resume: the folder of the run to go on with.
-        run_dir: that of a new run; it does not count beside `resume`.
-        cache: a folder that runs share.
-        outputs: files that are to hold results, by their flags' names.
+        config: says `resume`, `run_dir` (which does not count beside `resume`), `json` and `cache`.
+
+    Raises:
+        UserError: one of them cannot be used.
     """
-    if resume:
-        check_is_run(resume)
-    elif run_dir:
-        check_new_or_empty(run_dir)
-    for flag, path in outputs.items():
-        check_writable(path, f"--{flag}", apart_from=resume or run_dir)
-    check_cache(cache)
+    if config.resume:
+        check_is_run(config.resume)
+    elif config.run_dir:
+        check_new_or_empty(config.run_dir)
+    check_writable(config.json, apart_from=config.resume or config.run_dir)
+    check_cache(config.cache)
 
 
 def check_is_run(path: Path, named_by: str = "--resume") -> None:
@@ -376,9 +389,12 @@ def check_new_or_empty(path: Path) -> None:
     if not ((path / LOCK).is_file() and all(map(is_left_over, path.iterdir()))):
         fault = "is not empty" if path.is_dir() else "is not a folder"
         raise UserError(
-            f"run folder {str(path)!r} {fault}; expected a new or empty folder: "
-            "name another with --run-dir"
+            f"run folder {str(path)!r} {fault}; expected a new or empty folder: {_ANOTHER}"
         )
+
+
+def _unwritable(path: Path, error: OSError, do: str) -> str:
+    return f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}"
 
 
 def _in_use(path: Path) -> str:

@@ -33,6 +33,8 @@ Count = Annotated[int, _between(1)]
 """A whole number above 0."""
 CountOrZero = Annotated[int, _between(0)]
 """A whole number, 0 included."""
+Port = Annotated[int, _between(0, 65_535)]
+"""A TCP port to listen at; 0 is any free one."""
 Lanes = Annotated[int, _between(1, MOST_LANES)]
 """Environments side by side, each of which has a thread."""
 Seed = Annotated[int, _between(0, MOST_SEED)]
@@ -41,6 +43,8 @@ Several = Annotated[int, _between(2, MOST_SEEDS)]
 """Trainings side by side, each of which has a thread and lanes of its own."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 """0 to 1."""
+OpenShare = Annotated[float, Parameter(validator=Number(gt=0, lt=1))]
+"""Above 0 and below 1."""
 Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
 """A finite number above 0."""
 Finite = Annotated[float, Parameter(validator=Number(gt=-inf, lt=inf))]
@@ -65,8 +69,8 @@ JsonPlace = Annotated[
     Parameter(converter=_json_place, n_tokens=1, allow_leading_hyphen=True, negative=""),
 ]
 """Where `--json` has a command's results written."""
-PLACES = ("run_dir", "resume", "cache", "json")
-"""Fields that say where things are kept."""
+PLACES = frozenset(("run-dir", "resume", "cache", "json"))
+"""Flags that say where things are kept."""
 COMMA_LISTS = ("mutators", "baselines", "models")
 """Flags whose value is a list written with commas."""
 
@@ -83,8 +87,14 @@ def comma_list() -> Parameter:
 
 
 def absolute(path: str | None) -> str | None:
-    """A path from the root; None stays."""
+    """The absolute path of a path; None stays None."""
     return None if path is None else str(Path(path).absolute())
+
+
+def located_function(name: str | None) -> str | None:
+    """`mine.py:grade` with the absolute path of its file; a name without a file stays as it is."""
+    file, colon, of_it = (name or "").rpartition(":")
+    return f"{absolute(file)}:{of_it}" if colon else name
 
 
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
@@ -92,18 +102,17 @@ def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config datacl
 
     Places are left out: where a run is kept is no part of what it is. So are fields without a flag.
     """
-    places = {name.replace("_", "-") for name in PLACES}
-    return {flag: value for flag, value in all_of(config).items() if flag not in places}
+    return {flag: value for flag, value in flat_table(config).items() if flag not in PLACES}
 
 
-def all_of(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
-    """The same with its places."""
+def flat_table(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
+    """A config as `resolved` makes it, but with the places."""
     table: dict[str, Any] = {}
     flags = flags_of(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
-            table |= all_of(value)
+            table |= flat_table(value)
         elif field.name in flags:
             table[flags[field.name]] = value
     return table
@@ -120,13 +129,8 @@ def flags_of(config: type) -> dict[str, str]:
     return flags
 
 
-def without_flag() -> Parameter:
-    """A field of a config that has no flag: another setting decides it."""
-    return Parameter(parse=False)
-
-
 def with_flags(error: ValueError) -> str:
-    """What an error says of fields, said of flags: `elite_size is 9` as `--elite-size is 9`."""
+    """An error's message with flags for the names of fields: `--elite-size is 9`."""
     fields_named = r"^[a-z]+(?= is )|(?<!')\b[a-z]+(?:_[a-z]+)+\b(?!')"  # and no quoted value
     return re.sub(fields_named, lambda name: f"--{name[0].replace('_', '-')}", str(error))
 

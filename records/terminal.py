@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
+from typing import TextIO
 
 
 def printable(text: str) -> str:
@@ -45,8 +45,11 @@ def write_stderr(text: str) -> None:
     sys.stderr.flush()
 
 
-@contextmanager
-def prints_on_stderr() -> Iterator[None]:
+def prints_on_stderr() -> redirect_stdout[TextIO]:
     """Within `with`: what a user's functions print goes to stderr, for stdout is the results'."""
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 call`, `12,400 calls`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

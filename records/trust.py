@@ -34,7 +34,9 @@ SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
     "baselines": ("files", _POLICY),
     "world": ("files", "cautious|drawn"),
 }
-"""For a flag what its values are, but for those that are data: a pattern. A model may hold code."""
+"""For each flag: what its values name, and a pattern for the values that are only data.
+
+The encoder and the reward are code because a model may hold code."""
 DATA = frozenset(
     {
         *("actor", "algorithm", "answer-column", "critic", "engine", "fail-over", "fail-under"),

@@ -21,9 +21,7 @@ class UserFileError(ValueError):
     """What `FILE.py:NAME` names is missing or cannot be used; one line says why."""
 
 
-def load_named(
-    spec: str, what: str = "object", is_one: Callable[[object], bool] = lambda _value: True
-) -> object:
+def load_named(spec: str, what: str, is_one: Callable[[object], bool]) -> object:
     """What a user's file has under a name; a file is run once, and again when it has changed.
 
     Args:
@@ -50,7 +48,7 @@ def load_named(
 
 
 def load_function(
-    spec: str, arguments: Sequence[str], what: str = "function", returned: str = "float"
+    spec: str, arguments: Sequence[str], what: str, returned: str = "float"
 ) -> Callable[..., Any]:
     """The plain function of a user's file that takes these arguments, in this order.
 

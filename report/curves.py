@@ -5,11 +5,10 @@ The settings of an evaluation say which runs it played, its report has the rates
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from report.charts import Chart, curves
+from report.charts import Chart, Data, curves
 from report.run import Run
 from report.training import AXES, SHARES, SUCCESS
 
@@ -27,7 +26,6 @@ ALONE = (
     " To see noop, best_fixed, cascade and the policy itself on held-out queries beside it: "
     "mutagym eval -p {run}, then mutagym report with both folders."
 )
-Data = Mapping[str, Any]
 
 
 def learning_curves(runs: Sequence[Run]) -> list[Chart]:
@@ -74,25 +72,27 @@ def _played(evaluation: Run, trained: Sequence[Run]) -> Iterator[tuple[Run, Data
     In another mission success is another thing.
     """
     missions = {mission["name"]: mission for mission in evaluation.report["missions"]}
-    # A training of several seeds is named as a whole; each of its seeds is a member of the team.
-    members = [
-        (folder, run, member)
-        for run in trained
-        for folder, member in ((run.path, None), (run.path.parent, run.path.name))
-    ]
     for policy in evaluation.config["policy"]:
         place, comma, options = policy.removeprefix("run=").partition(",")
-        team = f"{Path(place).name}{comma}{options}"
-        for run, member in [(r, m) for folder, r, m in members if folder == Path(place).resolve()]:
+        folder, team = Path(place).resolve(), f"{Path(place).name}{comma}{options}"
+        for run in trained:
+            if folder not in {run.path, run.path.parent}:
+                continue
+            # A training of several seeds is named as a whole; each seed is a member of the team.
+            member = None if folder == run.path else run.path.name
             for row in evaluation.report["rates"]:
-                mission, config = missions[row["mission"]], run.config
-                target = run.facts.get("target", mission["target_model"])
-                if (row["team"], row["policy"]) == (team, member) and (
-                    (target, config["reward"], config["max-steps"])
-                    == (mission["target_model"], mission["reward"], mission["max_steps"])
-                ):
+                mission = missions[row["mission"]]
+                is_its = (row["team"], row["policy"]) == (team, member)
+                if is_its and _is_trained_on(run, mission):
                     yield run, mission, row
                     break
+
+
+def _is_trained_on(run: Run, mission: Data) -> bool:
+    """Whether a training had the target, the reward and the step limit of a mission."""
+    target = run.facts.get("target", mission["target_model"])
+    own = (target, run.config["reward"], run.config["max-steps"])
+    return own == (mission["target_model"], mission["reward"], mission["max_steps"])
 
 
 def _success(row: Data) -> list[float | None]:

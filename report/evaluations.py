@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
+from report.charts import Data
 from report.table import NONE, Table, number, p_value, with_interval
 
 MOST_NAMED = 6
 """Mutators that a cell names."""
 RARE = {"partly %", "undetermined %", "filtered %", "wrong %", "needed"}
 """Columns that are left out where they say nothing."""
-Row = Mapping[str, Any]
-Columns = Mapping[str, str | Callable[[Row], str]]
+Columns = Mapping[str, str | Callable[[Data], str]]
 """What a table says of a row of the report: what stands under a key, or what a function makes."""
 
 RATES = (
@@ -75,22 +74,22 @@ FITS = (
 )
 
 
-def _name(row: Row) -> str:
+def _name(row: Data) -> str:
     """The team, or of a row below it the policy or the seed."""
     return str(row["team"]) if row["policy"] is None else f"\N{MIDDLE DOT} {row['policy']}"
 
 
-def _percent(key: str) -> Callable[[Row], str]:
+def _percent(key: str) -> Callable[[Data], str]:
     """A rate and its interval, in %."""
     return lambda row: with_interval(row[key], "rate", 100)
 
 
-def _share(key: str) -> Callable[[Row], str]:
+def _share(key: str) -> Callable[[Data], str]:
     """A rate in %."""
     return lambda row: number(row[key]["rate"], 100)
 
 
-def _difference(key: str, times: float, digits: int | None = None) -> Callable[[Row], str]:
+def _difference(key: str, times: float, digits: int | None = None) -> Callable[[Data], str]:
     return lambda row: with_interval(row[key], "difference", times, digits=digits, sign=True)
 
 
@@ -99,12 +98,12 @@ def _few(names: Sequence[str], between: str = ", ") -> str:
     return ", ".join([between.join(names[:MOST_NAMED]), *more])
 
 
-def _fitted(fit: Row) -> str:
+def _fitted(fit: Data) -> str:
     """The mutators that a policy plays."""
     return _few(fit["order"], " > ") if "order" in fit else fit["chosen"] or "by query"
 
 
-def _fitted_mean(fit: Row) -> str:
+def _fitted_mean(fit: Data) -> str:
     if fit["chosen"] is None:
         return NONE
     kind = "return" if fit["policy"] == "best_fixed" else "success"
@@ -206,8 +205,8 @@ AS_THEY_STAND = (
 )
 
 
-def evaluation_tables(report: Row) -> Iterator[Table]:
-    """All tables of a report; of those of one kind the last says what its numbers are."""
+def evaluation_tables(report: Data) -> Iterator[Table]:
+    """All tables of a report. Of several of one kind, the last explains the numbers."""
     missions = [
         {**mission, "played": "TRAINING" if mission["split"] == "train" else "held-out"}
         for mission in report["missions"]
@@ -241,8 +240,8 @@ def evaluation_tables(report: Row) -> Iterator[Table]:
 
 def _tables(
     caption: str,
-    missions: Sequence[Row],
-    rows: Sequence[Row],
+    missions: Sequence[Data],
+    rows: Sequence[Data],
     columns: Columns,
     says: str,
     names: int = 1,
@@ -254,7 +253,9 @@ def _tables(
         yield _table(whole, own, columns, says if mission is missions[-1] else "", names=names)
 
 
-def _table(caption: str, rows: Sequence[Row], columns: Columns, says: str, names: int = 1) -> Table:
+def _table(
+    caption: str, rows: Sequence[Data], columns: Columns, says: str, names: int = 1
+) -> Table:
     """The rows; of the columns in `RARE` only those that say something."""
     cells = {
         name: [cell(row) if callable(cell) else str(row[cell]) for row in rows]

@@ -27,6 +27,7 @@ from records.terminal import printable
 from report.curves import learning_curves
 from report.run import Run, read_run
 from report.table import NONE, Table
+from report.training import REFUSED, RETURN, SUCCESS
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -119,8 +120,10 @@ def _compared(runs: Sequence[Run]) -> Table:
     """The runs side by side."""
     facts, rows = ("env steps", "model calls", "wall"), []
     for run in runs:
-        ends = [row[3] for row in run.tables[0].rows[:3]] if run.curve else [NONE] * 3
-        rows.append([run.name, run.command, *ends, *(run.facts.get(name, NONE) for name in facts)])
+        last = {row[0]: row[3] for row in run.tables[0].rows} if run.curve else {}
+        known = [*(last.get(name, NONE) for name in (SUCCESS, REFUSED, RETURN))]
+        known += [run.facts.get(name, NONE) for name in facts]
+        rows.append([run.name, run.command, *known])
     return Table(
         caption="The runs",
         columns=("run", "command", "success %, last rollouts", "refusals %", "return", *facts),

@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.mission import return_bounds
 from envs.transitions import check_transition
-from records.errors import UserError
+from records.errors import UserError, describe
 from records.json_lines import read_json_object, read_lines
 from records.run_folder import (
     COMMAND_KEYS,
@@ -31,7 +31,7 @@ from report.steps import Transitions
 from report.table import Table
 from report.training import Training
 
-Data = dict[str, Any]
+Json = dict[str, Any]
 MOST_BYTES = 2**28
 """Bytes of a file of one JSON object, of which some grow with the run: 256 MiB."""
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
@@ -51,9 +51,9 @@ class Run:
     path: Path
     name: str
     command: str
-    config: Data
-    summary: Data = field(default_factory=dict)
-    report: Data = field(default_factory=dict)
+    config: Json
+    summary: Json = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
     simulated: bool = False
     """Whether its figures are of the simulator."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -75,12 +75,11 @@ class Run:
         except FileNotFoundError as error:
             self.notes.append(f"{what}: left out, there is no {Path(str(error.filename)).name}.")
         except DAMAGED as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            self.notes.append(f"{what}: left out, a file is damaged ({why:.200}).")
+            self.notes.append(f"{what}: left out, a file is damaged ({describe(error):.200}).")
 
-    def read_json(self, name: str) -> Data:
+    def read_json(self, name: str) -> Json:
         """The object in one of its files; empty where there is none, which is noted."""
-        found: Data = {}
+        found: Json = {}
         with self.or_note(name.partition(".")[0].capitalize()):
             found |= read_json_object(self.path / name, MOST_BYTES)
         return found
@@ -124,8 +123,9 @@ def read_run(path: Path, name: str, most_steps: int, most_chars: float) -> Run:
             run.charts += charts.evaluation_charts(run.report)
     if command == "train" or config.get("save-transitions"):
         with run.or_note("Transitions"):
+            names = [str(each["name"]) for each in results.get("missions", [])] or list(missions)
             teams = [str(team["name"]) for team in results.get("teams", [])]
-            _add_steps(run, Transitions(list(missions), teams, most_steps, most_chars))
+            _add_steps(run, Transitions(names, teams, most_steps, most_chars))
     elif command == "eval":
         run.notes.append("Transitions: left out, --save-transitions keeps them.")
     with run.or_note("The servers' slots"):
@@ -143,10 +143,9 @@ def _add_steps(run: Run, steps: Transitions) -> None:
     categories = run.read_json(QUERIES).get("categories", {})
     training = None
     if run.command == "train":
-        by_bandit = {"ppo": 0, "auto": config["bandit-env-steps"]}.get(config["algorithm"], 1)
         max_steps = int(config["max-steps"])
         training = Training(
-            rollout=int(config["bandit-steps" if by_bandit else "num-steps"]),
+            rollout=int(config["num-steps" if config["algorithm"] == "ppo" else "bandit-steps"]),
             max_steps=max_steps,
             returns=return_bounds(config["reward"], float(config["step-cost"]), max_steps),
         )
@@ -155,7 +154,7 @@ def _add_steps(run: Run, steps: Transitions) -> None:
         category = str(categories.get(t["original_query"], ""))
         if training:
             training.add(t)
-        if not t["unscored"] and not t.get("guard"):  # whose answer is no success
+        if not t["unscored"] and not t.get("guard"):  # an answer to a guard query is no success
             counts = successes.setdefault((t["mutator"], category), [0, 0])
             counts[0] += t["success"]
             counts[1] += 1
@@ -177,7 +176,7 @@ def _add_steps(run: Run, steps: Transitions) -> None:
         run.notes.append(f"Transitions: {written - total:,} of {written:,} are not in its file.")
 
 
-def _facts(run: Run, missions: Mapping[str, Data], results: Data) -> dict[str, str]:
+def _facts(run: Run, missions: Mapping[str, Json], results: Json) -> dict[str, str]:
     """What the run was: models, sizes, cost."""
     config, summary = run.config, run.summary
 
@@ -190,7 +189,8 @@ def _facts(run: Run, missions: Mapping[str, Data], results: Data) -> dict[str, s
     calls = "llm_calls" if run.command == "train" else "calls"
     whole = summary.get("whole_run", summary)
     # The rest is of the process that ended the run, which may have resumed it.
-    last = ", last process" if whole.get(calls) != summary.get(calls) else ""
+    last = " (last process)" if whole.get(calls) != summary.get(calls) else ""
+    wall, cached = None if wall_s is None else f"{wall_s:.0f} s", summary.get("cache_hits")
     found = {
         "command": run.command,
         "target": summary.get("target_model")
@@ -209,9 +209,9 @@ def _facts(run: Run, missions: Mapping[str, Data], results: Data) -> dict[str, s
         "model calls": whole.get(calls),
         "retries": whole.get("retries"),
         "completion tokens": whole.get("completion_tokens"),
-        f"wall{last}": None if wall_s is None else f"{wall_s:.0f} s",
+        "wall": wall and wall + last,
         "env steps / s": f"{steps / wall_s:.1f}" if steps and wall_s else None,
-        f"from the cache{last}": summary.get("cache_hits"),
+        "from the cache": None if cached is None else _plain(cached) + last,
         "stopped": summary.get("stopped"),
     }
     return {name: _plain(value) for name, value in found.items() if value is not None}

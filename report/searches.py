@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from records.terminal import counted
 from report.table import Table, number, p_value, percent, with_interval
 
 MOST_GENERATIONS = 12
@@ -127,11 +128,6 @@ def optimization_tables(report: Mapping[str, Any]) -> Iterator[Table]:
         f"{report['unscored']} of {report['candidates']} candidates have no score, as a call or "
         "the critic failed: nothing was learned from them.",
     )
-
-
-def counted(number_of: int, what: str) -> str:
-    """`1 generation`, `2 generations`."""
-    return f"{number_of} {what}" if number_of == 1 else f"{number_of} {what}s"
 
 
 def _two_prompts(compared: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -1,7 +1,8 @@
-"""When the servers' slots were busy: each call of a run as a bar, from its log of replies.
+"""When the servers' slots were busy: each call of a run as a bar, from its logs of replies.
 
-The log says when a reply was written down and how long the server took for it: a call's bar ends
-then, and is as long as the server worked on it. Bars that overlap lie in different lanes.
+A log says when a reply was written down and how long the server took for it: a call's bar ends
+then, and is as long as the server worked on it. Bars that overlap lie in different lanes. An
+evaluation on Ray has a log of each task beside its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ollama_utils.on_ray import task_logs
 from ollama_utils.reply_log import open_readonly
 from records.run_folder import REPLIES
 from report.charts import Chart
@@ -19,7 +21,7 @@ MOST_CALLS = 20_000
 """Calls that are drawn one by one; of more the page shows only how busy the lanes were."""
 MOST_LANES = 64
 MOST_ROWS = 1_000_000
-"""Calls that are read of a log."""
+"""Calls that are read of the logs, all in all."""
 BINS = 240
 """Parts of a lane, for each of which the page shows how busy it was."""
 PAUSE_S = 60.0
@@ -53,8 +55,10 @@ def slots_chart(run: Path) -> Chart | None:
         ReplyLogError: the file is no log, or cannot be read.
     """
     (run / REPLIES).stat()
-    with open_readonly(run / REPLIES) as log:
-        calls = log.execute(_CALLS, (MOST_ROWS,)).fetchall()
+    calls: list[tuple[bytes, bytes, float, float, float]] = []
+    for path in (run / REPLIES, *task_logs(run)):
+        with open_readonly(path) as log:
+            calls += log.execute(_CALLS, (MOST_ROWS - len(calls),))
     bars = sorted(
         Bar(at_s - load_s - worked_s, at_s, server.decode(), model.decode())
         for server, model, at_s, worked_s, load_s in calls

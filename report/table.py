@@ -21,7 +21,7 @@ class Table:
     names: int = 1
     """How many columns hold names."""
     says: str = ""
-    """What the numbers are, of the tables before it without a word of their own, too."""
+    """What the numbers mean, here and in the tables before it that explain nothing themselves."""
 
 
 def number(value: float | None, times: float = 1, digits: int = 1, *, sign: bool = False) -> str:
@@ -57,5 +57,4 @@ def p_value(value: float | None) -> str:
     """`.034`, `<.001`."""
     if value is None:
         return NONE
-    least_shown = 0.001
-    return "<.001" if value < least_shown else f"{value:.3f}".removeprefix("0")
+    return f"{value:.3f}".removeprefix("0") if value >= 0.001 else "<.001"  # noqa: PLR2004 - shown

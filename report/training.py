@@ -15,7 +15,7 @@ from typing import Any
 from report.charts import Chart, Row, curves, shares
 from report.table import Table, with_interval
 from scorers.statistics import known, mean_interval
-from train.summary import End, ends_of, ends_overlap
+from train.summary import Span, ends_of, ends_overlap
 
 WINDOWS = 40
 """Points of a learning curve at most."""
@@ -70,8 +70,8 @@ class Training:
         for measure, (at, value) in trials.items():
             self._trials[measure][at].append((sys.intern(t["original_query"]), float(value)))
 
-    def windows(self) -> Iterator[tuple[list[int], End]]:
-        """Windows of whole rollouts, 40 at most, each behind its place on `AXES`."""
+    def windows(self) -> Iterator[tuple[list[int], Span]]:
+        """Windows of whole rollouts, `WINDOWS` at most, each with its place on `AXES`."""
         size = self._rollout * max(1, math.ceil(self._rows / self._rollout / WINDOWS))
         last = self._rows - self._max_steps + 1  # one that began later may not have had the time
         steps = calls = 0
@@ -79,9 +79,9 @@ class Training:
             rows = range(at, at + size)
             steps += sum(len(self._trials[UNSCORED][row]) for row in rows)
             calls += sum(self._calls[row] for row in rows)
-            yield [steps, calls], End(rows, range(at, min(at + size, last)))
+            yield [steps, calls], Span(rows, range(at, min(at + size, last)))
 
-    def values(self, measure: str, window: End) -> dict[str, list[float]]:
+    def values(self, measure: str, window: Span) -> dict[str, list[float]]:
         """By query, the values of its trials."""
         found: defaultdict[str, list[float]] = defaultdict(list)
         for row in window.episodes if measure in {SUCCESS, RETURN} else window.steps:
@@ -89,7 +89,7 @@ class Training:
                 found[query].append(value)
         return dict(found)
 
-    def measured(self, measure: str, window: End) -> dict[str, float | None]:
+    def measured(self, measure: str, window: Span) -> dict[str, float | None]:
         """The `mean`, `low` and `high` of its interval; None where nothing is known."""
         least, most = self._returns if measure == RETURN else (0.0, 1.0)
         found = mean_interval(self.values(measure, window).values(), least=least, most=most)

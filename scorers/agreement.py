@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scorers.labels import REFUSALS, RefusalLabel
+from scorers.statistics import share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +43,17 @@ def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | No
     pairs = list(zip(humans, labels, strict=True))
     scored = [(human in REFUSALS, label in REFUSALS) for human, label in pairs if label]
     (kept, alarms), (missed, hits) = confusion = _confusion(scored)
-    recall = _share(hits, hits + missed)
+    recall = share(hits, hits + missed)
     return Agreement(
         n=len(scored),
-        precision=_share(hits, hits + alarms),
+        precision=share(hits, hits + alarms),
         recall=recall,
-        f1=_share(2 * hits, 2 * hits + alarms + missed),
-        accuracy=_share(hits + kept, len(scored)),
+        f1=share(2 * hits, 2 * hits + alarms + missed),
+        accuracy=share(hits + kept, len(scored)),
         kappa=cohen_kappa(scored),
         confusion=confusion,
         sensitivity=recall,
-        specificity=_share(kept, kept + alarms),
+        specificity=share(kept, kept + alarms),
         positives=hits + missed,
         negatives=kept + alarms,
         unscored=len(pairs) - len(scored),
@@ -64,7 +65,7 @@ def cohen_kappa(pairs: Iterable[tuple[bool, bool]]) -> float | None:
     (kept, alarms), (missed, hits) = _confusion(pairs)
     n = kept + alarms + missed + hits
     by_chance = (hits + missed) * (hits + alarms) + (kept + alarms) * (kept + missed)
-    return _share(n * (hits + kept) - by_chance, n * n - by_chance)
+    return share(n * (hits + kept) - by_chance, n * n - by_chance)
 
 
 def _confusion(pairs: Iterable[tuple[bool, bool]]) -> list[list[int]]:
@@ -73,7 +74,3 @@ def _confusion(pairs: Iterable[tuple[bool, bool]]) -> list[list[int]]:
     for first, second in pairs:
         table[first][second] += 1
     return table
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

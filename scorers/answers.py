@@ -82,7 +82,7 @@ def final_answer(reply: str) -> str:
 
 
 def expected(answer: str) -> str:
-    r"""What a right answer comes to: what its `####` or `\boxed{}` has at its end; else all."""
+    r"""What a right answer has after its `####` or in its `\boxed{}` at its end; else all of it."""
     return _ended(answer) or answer.strip()
 
 

@@ -81,7 +81,9 @@ def is_better(
 def interval(
     values: Floats, delta: float = 0.05, population: int | None = None
 ) -> tuple[Floats, Floats]:
-    """The ends (...) of an interval for the mean; none on the way misses it with chance 1 - delta.
+    """The ends (...) of an interval for the mean.
+
+    With probability 1 - delta or more, the interval holds the mean after each value drawn so far.
 
     Args:
         values: (..., n), in [0, 1], in the order they were drawn; without any all is possible.

@@ -1,9 +1,9 @@
 """Two policies on the same queries: how far apart they are, and whether that can be chance.
 
-`compare` gives the mean difference by query, its interval and a p-value that is at most .05 where
-the interval leaves 0 out, and nowhere else; `holm` corrects the p-values of several comparisons;
-`compare_ratios` is for what is no mean, as calls per answered query; `queries_needed` plans an
-evaluation.
+`compare` gives the mean difference by query, its interval and a p-value, which is at most .05
+exactly if the interval leaves 0 out. `holm` corrects the p-values of several comparisons.
+`compare_ratios` compares ratios of totals, such as calls per answered query. `queries_needed` says
+how many queries an evaluation needs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy as np
 from scorers.statistics import (
     DRAWS,
     FEWEST_SEEDS,
+    TAIL,
     Floats,
     Interval,
+    Sums,
     draw_means,
     draw_seeds,
-    ends_of,
+    interval_ends,
     query_means,
 )
 
@@ -29,10 +31,10 @@ _SAME = 1e-12
 """Means that differ by no more are equal."""
 FEWEST_DIFFERING = 6
 """With fewer queries that differ no p-value is below .05."""
+POWER = 0.8
+"""How often a true difference is to be found, where the queries for it are counted."""
 Trials = Sequence[Sequence[float]]
 """For each query the values of its trials."""
-Sums = Sequence[tuple[float, int]]
-"""For each query the sum of these, and their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,66 +45,51 @@ class Comparison:
     ends and the p-value are.
     """
 
-    difference: float
+    difference: float = math.nan
     """The mean over the queries of the mean of a's trials less that of b's."""
     low: float
     high: float
-    p_value: float
+    p_value: float = 1.0
     """How often chance alone brings as much where the means do not differ."""
-    deviation: float
+    deviation: float = math.nan
     """The standard deviation of the queries' differences; nan without two queries."""
-    queries: int
+    queries: int = 0
     """How many queries both have trials of."""
     left_out: int
     """How many queries only one of them has trials of, or neither."""
-    wins: int
+    wins: int = 0
     """Queries in which a did better."""
-    losses: int
+    losses: int = 0
 
 
-def compare(
-    a: Trials, b: Trials, *, least: float = 0.0, most: float = 1.0, confidence: float = 0.95
-) -> Comparison:
+def compare(a: Trials, b: Trials) -> Comparison:
     """Compare two policies paired by query; every query counts as one, however many trials it has.
 
-    The interval is that of `scorers.statistics` for the differences, which lie within `most -
-    least`. The test is its inverse; with one success or failure each it is McNemar's exact test
-    (McNemar 1947).
+    The interval is that of `scorers.statistics` for the differences. The test is its inverse; with
+    one success or failure each it is McNemar's exact test (McNemar 1947).
 
     Args:
-        a: for each query the values (1 or 0 for success, or returns) of its trials under one
-            policy.
+        a: for each query the values, from 0 to 1, of its trials under one policy.
         b: those under the other, for the same queries in the same order.
-        least: what no value is below.
-        most: what no value is above.
-        confidence: how often such an interval holds the true difference.
 
     Raises:
         ValueError: they are not of equally many queries.
     """
-    sides = ([[(math.fsum(each), len(each)) for each in side]] for side in (a, b))
-    return compare_seeds(*sides, least=least, most=most, confidence=confidence)
+    return compare_seeds(*([[(math.fsum(each), len(each)) for each in side]] for side in (a, b)))
 
 
 def compare_seeds(
-    a: Sequence[Sums],
-    b: Sequence[Sums],
-    *,
-    least: float = 0.0,
-    most: float = 1.0,
-    confidence: float = 0.95,
+    a: Sequence[Sums], b: Sequence[Sums], *, least: float = 0.0, most: float = 1.0
 ) -> Comparison:
-    """`compare` for policies of which one at least was trained with several seeds.
+    """`compare` for any bounds of the values, and for policies trained with several seeds.
 
     All seeds met the same queries. They are a sample, too: interval and test hold for other seeds.
 
     Args:
-        a: for each seed the (sum of the values, number of values) of each query; one seed, or
-            several.
+        a: for each seed its sums; one seed, or several.
         b: those under the other policy.
-        least: as for `compare`.
-        most: likewise.
-        confidence: likewise.
+        least: what no value is below.
+        most: what no value is above.
 
     Raises:
         ValueError: they are not of equally many queries.
@@ -117,17 +104,7 @@ def compare_seeds(
     ]
     left_out, span = len(a[0]) - len(kept), most - least
     if not kept:
-        return Comparison(
-            difference=math.nan,
-            low=-span,
-            high=span,
-            p_value=1.0,
-            deviation=math.nan,
-            queries=0,
-            left_out=left_out,
-            wins=0,
-            losses=0,
-        )
+        return Comparison(low=-span, high=span, left_out=left_out)
     means = [query_means([[seed[k] for k in kept] for seed in side]).T for side in (a, b)]
     differences = means[0].mean(1) - means[1].mean(1)
     difference = math.fsum(differences) / len(kept)
@@ -136,7 +113,7 @@ def compare_seeds(
     if all(len(side) == 1 or each.shape[1] >= FEWEST_SEEDS for side, each in sides):
         # Moved to 0 and above, so that what is added at the worst is 0 or the span.
         drawn = _drawn_difference(means[0] - least, means[1] - least, span)
-        low, high = ends_of(drawn, confidence)
+        low, high = interval_ends(drawn)
         low, high = max(-span, min(low, difference)), min(span, max(high, difference))
         below, above = (drawn[0] <= _SAME).sum(), (drawn[1] >= -_SAME).sum()
         p_value = min(1.0, 2 * (1 + int(min(below, above))) / (1 + DRAWS))
@@ -163,23 +140,17 @@ def _drawn_difference(a: Floats, b: Floats, span: float) -> Floats:
     return of_a - draw_seeds(drawn[..., a.shape[1] :], np.array([span, 0.0]))
 
 
-def compare_ratios(
-    a: Sequence[Sums],
-    b: Sequence[Sums],
-    *,
-    confidence: float = 0.95,
-) -> Interval | None:
+def compare_ratios(a: Sequence[Sums], b: Sequence[Sums]) -> Interval | None:
     """The ratio of one policy less that of another, paired by query, as calls per answered query.
 
-    A ratio is that of the totals. The interval is that of `scorers.statistics`, with this
-    difference: nothing bounds what is spent, so the query that is added is taken to have cost one
-    side as much as any did, in vain, and the other as little as any did, with as much to show as
-    any.
+    A ratio is that of the totals. The interval is that of `scorers.statistics`, but nothing bounds
+    what is spent. So in the query that is added at the worst, one side spends as much as was ever
+    spent on a query and makes nothing, and the other spends as little as was ever spent and makes
+    as much as was ever made.
 
     Args:
         a: for each seed, and for each query, (what was spent, what was made) under one policy.
         b: those under the other, for the same queries in the same order.
-        confidence: how often such an interval holds the true difference.
 
     Returns:
         The difference and its interval, nan where a side has 2 to 4 seeds; None where one side made
@@ -204,7 +175,7 @@ def compare_ratios(
     drawn = draw_means(np.hstack(parts), np.repeat(np.array(worst).T, widths, axis=1))
     columns = np.split(drawn, np.cumsum(widths)[:-1], axis=-1)
     totals = [draw_seeds(each, at) for each, at in zip(columns, worst, strict=True)]
-    low, high = ends_of(totals[0] / totals[1] - totals[2] / totals[3], confidence)
+    low, high = interval_ends(totals[0] / totals[1] - totals[2] / totals[3])
     return Interval(difference, min(low, difference), max(high, difference))
 
 
@@ -215,15 +186,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in np.minimum(1.0, stepped)[np.argsort(order, kind="stable")]]
 
 
-def queries_needed(
-    difference: float,
-    *,
-    deviation: float,
-    differing: float,
-    power: float = 0.8,
-    alpha: float = 0.05,
-) -> int:
-    """The queries with which a true difference is found with probability `power`.
+def queries_needed(difference: float, *, deviation: float, differing: float) -> int:
+    """The queries with which a true difference is found with probability `POWER`.
 
     By the normal approximation of the paired t-test (Cohen 1988, chapter 2), and enough that so
     often six of them differ: with fewer no p-value is below .05.
@@ -232,12 +196,10 @@ def queries_needed(
         difference: the mean difference that is to be found, not 0.
         deviation: the standard deviation of the queries' differences, at least 0.
         differing: the share of queries that differ at all, above 0 and at most 1.
-        power: how often it is to be found, above alpha and below 1.
-        alpha: how often a difference may be found where there is none, above 0 and below 1.
     """
     from scipy.stats import nbinom, norm  # type: ignore[import-untyped]
 
-    quantiles = float(norm.ppf(1 - alpha / 2) + norm.ppf(power))
+    quantiles = float(norm.ppf(1 - TAIL) + norm.ppf(POWER))
     by_deviation = math.ceil((quantiles * deviation / difference) ** 2 + 2)
-    by_differing = FEWEST_DIFFERING + int(nbinom.ppf(power, FEWEST_DIFFERING, differing))
+    by_differing = FEWEST_DIFFERING + int(nbinom.ppf(POWER, FEWEST_DIFFERING, differing))
     return max(by_deviation, by_differing)

@@ -43,7 +43,7 @@ class LabelAccuracy(BaseModel):
         return self
 
 
-def read_accuracy(path: Path | str | None) -> LabelAccuracy | None:
+def read_accuracy(path: str | None) -> LabelAccuracy | None:
     """The accuracy that `mutagym judge --json` wrote to a file; None where none is named.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ollama_utils.errors import BadReplyError
+from ollama_utils.errors import BadReplyError, fresh
 from ollama_utils.prompts import fenced_with_note
 from ollama_utils.types import Call, Completion
 from records.json_lines import read_text
@@ -23,8 +23,9 @@ from records.json_lines import read_text
 MAX_SCORE = 10
 """A model scores in whole numbers from 0 to 10."""
 _SHOWN = 400
-"""Characters of a faulty reply that the repair shows."""
+"""Characters of a faulty reply that the prompt for its repair shows."""
 _QUOTED = 80
+"""Characters of it that an error message quotes."""
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)```", re.DOTALL | re.IGNORECASE)
 
 RUBRIC = """\
@@ -145,7 +146,7 @@ def read_reply(reply: Completion, kind: type[V]) -> V:
 class JsonModel:
     """A model that is asked at temperature 0 and with a fixed seed: equal questions are one call.
 
-    A case that it gives no verdict on stays so: it gets the same two replies again.
+    A case without a verdict has none when it is asked again: the two replies are the same ones.
     """
 
     llm: Model
@@ -207,7 +208,7 @@ class JsonModel:
         call = Call(model=self.model, prompt=prompt, format=schema, options=options, role="judge")
         completion = self.llm.generate(call)
         if completion.error is not None:
-            raise completion.error
+            raise fresh(completion.error)
         return completion
 
 

@@ -9,13 +9,14 @@ labels say (`id2label` of config.json).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from records.errors import UserError
+from records.errors import UserError, describe
 from records.json_lines import read_json_object
 from records.trust import kind_of
 from records.user_file import error_line, load_function, score_of
@@ -31,7 +32,8 @@ GOOD_SCORE = 0.5
 
 def is_own(reward: str) -> bool:
     """Whether a reward's name is a function's place or a folder, and no name of ours."""
-    is_place = ".py" in reward or "/" in reward or Path(reward).is_dir()
+    is_folder = os.path.isdir(reward)  # noqa: PTH112 - False, too, for what is too long to be a path
+    is_place = ".py" in reward or "/" in reward or is_folder
     return is_place and bool(kind_of("reward", reward))
 
 
@@ -85,9 +87,9 @@ def _classifier(folder: Path) -> Grader:
 
         try:
             return pipeline("text-classification", str(folder), device="cpu")
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever the libraries raise of damaged files
             raise UserError(
-                f"the classifier in {str(folder)!r} cannot be read: {str(error).splitlines()[0]}; "
+                f"the classifier in {str(folder)!r} cannot be read: {describe(error)}; "
                 "expected the model and its tokenizer as save_pretrained writes them"
             ) from error
 

@@ -148,7 +148,7 @@ def label_refusal(text: str, model: NgramModel | None = None) -> RefusalLabel:
         text: the reply; an empty one answers nothing: `refused`.
         model: in place of the one that ships.
     """
-    reply = _read(text)
+    reply = _parsed(text)
     if not reply.sentences:
         return "answered" if reply.shows else "refused"
     if reply.language and not reply.declines:
@@ -164,7 +164,7 @@ def label_refusal(text: str, model: NgramModel | None = None) -> RefusalLabel:
 
 def declines(text: str) -> bool:
     """Whether a text declines in so many words, by the patterns alone."""
-    return bool(_read(text).declines)
+    return bool(_parsed(text).declines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class _Reply:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(text: str) -> _Reply:
+def _parsed(text: str) -> _Reply:
     plain = text.strip()[:_MAX_CHARS].translate(_PLAIN)
     if plain.startswith('"') and plain.endswith('"'):
         plain = plain.strip('"')
@@ -219,7 +219,7 @@ def grams(text: str) -> Counter[str]:
     `^` is a sentence's start. Those of the first sentence count once more by themselves, under
     `1:`, and those of the last of many under `$:` alone; `<decline>` is there where it declines.
     """
-    reply = _read(text)
+    reply = _parsed(text)
     counts = Counter(["<decline>"] if reply.declines else [])
     sentences = [each for each in reply.sentences if not _CAVEAT.search(each)]
     for sentence in sentences[:_SENTENCES]:

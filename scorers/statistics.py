@@ -22,8 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Sums = Sequence[tuple[float, int]]
+"""For each query the sum of the values of its trials, and their number."""
+TAIL = 0.025
+"""How often the truth may be beyond either end: intervals are of 95 %."""
 DRAWS = 19_999
-"""Sets of weights, always the same ones for a sample: an end's level is .025 +- .001."""
+"""Sets of weights, always the same ones for a sample: an end's level is `TAIL` +- .001."""
 FEWEST_SEEDS = 5
 """With fewer the seeds' own values say all there is to say."""
 MERGED = 4
@@ -45,60 +49,52 @@ def known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def rate_interval(
-    counts: Iterable[tuple[int, int]], confidence: float = 0.95, *, size: int | None = None
-) -> Interval:
+def share(part: float, whole: float) -> float | None:
+    """None where there is nothing to take a share of."""
+    return part / whole if whole else None
+
+
+def rate_interval(counts: Iterable[tuple[int, int]], *, size: int | None = None) -> Interval:
     """The share of trials that succeeded, in [0, 1]; nan in (0, 1) without trials.
 
     Args:
         counts: (successes, trials) of each query.
-        confidence: how often such an interval holds the true rate, above 0 and below 1.
         size: the most trials that a query can have; None: as many as one of these has.
 
     Raises:
-        ValueError: a count or the confidence is out of range.
+        ValueError: a count is out of range.
     """
-    return ratio_interval([list(counts)], confidence=confidence, size=size)
+    return ratio_interval([list(counts)], size=size)
 
 
-def mean_interval(
-    values: Iterable[Sequence[float]], *, least: float, most: float, confidence: float = 0.95
-) -> Interval:
+def mean_interval(values: Iterable[Sequence[float]], *, least: float, most: float) -> Interval:
     """The mean of the values of all queries, which lie from `least` to `most`; see `rate_interval`.
 
     Raises:
-        ValueError: a value or the confidence is out of range.
+        ValueError: a value is out of range.
     """
     sums = [(math.fsum(each), len(each)) for each in values]
-    return ratio_interval([sums], least=least, most=most, confidence=confidence)
+    return ratio_interval([sums], least=least, most=most)
 
 
 def ratio_interval(
-    seeds: Sequence[Sequence[tuple[float, int]]],
-    *,
-    least: float = 0.0,
-    most: float = 1.0,
-    confidence: float = 0.95,
-    size: int | None = None,
+    seeds: Sequence[Sums], *, least: float = 0.0, most: float = 1.0, size: int | None = None
 ) -> Interval:
     """The mean of all values, of one policy or of the seeds of one training; see `rate_interval`.
 
     Args:
-        seeds: for each seed the (sum of the values, number of values) of each query, the queries in
-            one order; one seed, or several.
+        seeds: one, or several, with the queries in one order.
         least: what no value is below.
         most: what no value is above.
-        confidence: as for `rate_interval`.
-        size: likewise.
+        size: as for `rate_interval`.
 
     Returns:
         The mean and its interval; with two to four seeds the ends are nan: so few tell nothing of
         others.
 
     Raises:
-        ValueError: a sum, a number or the confidence is out of range.
+        ValueError: a sum or a number is out of range.
     """
-    _check(confidence)
     table = _table(seeds)
     table = table[:, table[..., 1].any(0)]
     sums, sizes = table[..., 0], table[..., 1]
@@ -118,11 +114,11 @@ def ratio_interval(
     drawn = draw_means(columns, np.repeat(worst, len(table), axis=1))
     totals = draw_seeds(drawn[..., : len(table)], worst[:, 0])
     counts = draw_seeds(drawn[..., len(table) :], worst[:, 1])
-    low, high = ends_of(totals / counts, confidence)
+    low, high = interval_ends(totals / counts)
     return Interval(mean, max(least, min(low, mean)), min(most, max(high, mean)))
 
 
-def _table(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
+def _table(seeds: Sequence[Sums]) -> Floats:
     """(seeds, queries, 2), the seeds that have any value, in one order however they were given."""
     table = np.array(seeds, np.float64).reshape(len(seeds), -1, 2)
     table = table[table[..., 1].any(1)]
@@ -171,15 +167,15 @@ def draw_seeds(drawn: Floats, worst: Floats) -> Floats:
     return np.asarray((weights[:, :-1] * drawn).sum(-1) + weights[:, -1] * worst[:, None])
 
 
-def ends_of(drawn: Floats, confidence: float = 0.95) -> tuple[float, float]:
+def interval_ends(drawn: Floats) -> tuple[float, float]:
     """The low end, a quantile of the first row of draws (2, DRAWS); the high end, of the second."""
-    place = max(1, math.floor((1 - confidence) / 2 * (DRAWS + 1) + 1e-9))
+    place = round(TAIL * (DRAWS + 1))
     low = np.partition(drawn[0], place - 1)[place - 1]
     high = np.partition(drawn[1], DRAWS - place)[DRAWS - place]
     return float(low), float(high)
 
 
-def query_means(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
+def query_means(seeds: Sequence[Sums]) -> Floats:
     """(seeds, queries), means of what `ratio_interval` takes.
 
     A seed without a value of a query has the mean of the others, and a query that nobody has a
@@ -191,7 +187,7 @@ def query_means(seeds: Sequence[Sequence[tuple[float, int]]]) -> Floats:
         return np.where(sizes > 0, table[..., 0] / sizes, pooled[:, 0] / pooled[:, 1])
 
 
-def student_interval(sides: Sequence[Floats], confidence: float = 0.95) -> tuple[float, float]:
+def student_interval(sides: Sequence[Floats]) -> tuple[float, float]:
     """Student's interval for a mean, or for the mean of the differences of two, query by query.
 
     It holds where no query, and no seed, lies far out. The variances over queries and over seeds
@@ -199,7 +195,6 @@ def student_interval(sides: Sequence[Floats], confidence: float = 0.95) -> tuple
 
     Args:
         sides: one, or two at the same queries, each (seeds, queries), at least two queries.
-        confidence: as for `rate_interval`.
     """
     # Here, because scipy takes longer to import than a command's help may; it ships no types.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
@@ -210,42 +205,31 @@ def student_interval(sides: Sequence[Floats], confidence: float = 0.95) -> tuple
     variance = sum(parts)
     doubt = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
     freedom = variance**2 / doubt if doubt else len(by_query) - 1
-    half = stdtrit(freedom, (1 + confidence) / 2) * math.sqrt(variance)
+    half = stdtrit(freedom, 1 - TAIL) * math.sqrt(variance)
     return float(by_query.mean() - half), float(by_query.mean() + half)
 
 
-def exact_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def exact_interval(successes: int, n: int) -> tuple[float, float]:
     """The exact interval (Clopper and Pearson 1934) for a rate of n trials; (0, 1) for none.
 
     Each of its ends, taken as a bound alone, is on the wrong side of the true rate with a chance of
-    at most half of what `confidence` leaves, whatever n and the rate are.
+    at most `TAIL`, whatever n and the rate are.
 
     Raises:
-        ValueError: a count or the confidence is out of range.
+        ValueError: a count is out of range.
     """
     from scipy.special import betaincinv
 
-    _check(confidence)
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes!r} and n={n!r}")
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    low = float(betaincinv(successes, n - successes + 1, TAIL)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - TAIL)) if successes < n else 1.0
     return low, high
 
 
-def trials_without_success(bound: float, confidence: float = 0.95) -> int:
+def trials_without_success(bound: float) -> int:
     """The fewest trials whose `exact_interval`, without a success, ends at most at `bound`.
 
-    Raises:
-        ValueError: the bound or the confidence is not between 0 and 1.
+    The bound is above 0 and below 1.
     """
-    _check(confidence)
-    if not 0 < bound < 1:
-        raise ValueError(f"expected a bound above 0 and below 1, got {bound!r}")
-    return math.ceil(math.log((1 - confidence) / 2) / math.log1p(-bound))
-
-
-def _check(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"expected a confidence above 0 and below 1, got {confidence!r}")
+    return math.ceil(math.log(TAIL) / math.log1p(-bound))

@@ -1,4 +1,4 @@
-"""Prompts, models and policies that are searched for and compared; nothing of Gymnasium or SB3."""
+"""Searches for system prompts, and selection among models, prompts and mutators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ollama_utils.parallel import score_batch_parallel
     from search.async_llm import AsyncLLMInterface
     from search.candidates import generate_candidates, generate_candidates_parallel
     from search.evolution_benchmark import PerformanceBenchmark
@@ -30,7 +29,6 @@ __all__ = [
     "generate_candidates",
     "generate_candidates_parallel",
     "make_selector",
-    "score_batch_parallel",
 ]
 
 _MODULES = {
@@ -42,13 +40,12 @@ _MODULES = {
     "search.panel": ("AsyncEvaluationPipeline",),
     "search.optimize": ("ActorCriticParams", "HybridOptimizationFlow"),
     "search.select": ("make_selector",),
-    "ollama_utils.parallel": ("score_batch_parallel",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
-    """Import a name when it is first needed: the room itself is cheap to import."""
+    """Import a name when it is first needed, so that importing this package is cheap."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -28,19 +28,21 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncLLMInterface:
-    """Calls to models, so many in flight at most; to be closed, as by `async with`.
+    """Calls to models under one limit on requests in flight; close it, as by `async with`.
 
-    A task that is cancelled waits no longer, and its call is not sent if it was not yet.
+    When a task is cancelled it stops waiting, and its call is not sent if it has not been yet.
 
     Args:
-        dispatcher: sends the calls, and stays open at the end; None: the embedded server is
-            started, and ended with this.
-        model: whom `generate` asks; may be left out with the embedded server alone.
+        dispatcher: sends the calls; it stays open when this is closed. None: the embedded server
+            is started, and is ended when this is closed.
+        model: the model that `generate` asks; only without a dispatcher may it be left out.
         max_concurrent_requests: the most requests in flight at once, of all tasks and threads.
-        rate_limit_per_minute: holds for all who use the dispatcher until this is closed.
-        timeout_s: of an attempt at the embedded server; a dispatcher that is given has its own.
-        options: Ollama's, of each call of `generate`; temperature and seed are 0 unless set.
-        on_reply: called with this after each call, on any thread.
+        rate_limit_per_minute: the most requests a minute of all who use the dispatcher, until this
+            is closed; None sets no limit.
+        timeout_s: seconds that an attempt at the embedded server may take; a dispatcher that is
+            given has a timeout of its own.
+        options: Ollama's options of each call of `generate`; temperature and seed are 0 unless set.
+        on_reply: called with this object after each call, on any thread.
 
     Raises:
         ValueError: a limit is out of its range, or a dispatcher comes without a model.
@@ -62,23 +64,26 @@ class AsyncLLMInterface:
             raise ValueError(f"max_concurrent_requests must be at least 1, got {most!r}")
         if dispatcher is not None and model is None:
             raise ValueError("expected a model's name beside a dispatcher: pass model='...'")
-        self._undo = ExitStack()
-        if dispatcher is None:
-            server = EmbeddedServer(Settings(slots=most, time_scale=TIME_SCALE))
-            self._undo.enter_context(server)
-            _log.warning(
-                "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of its "
-                "time",
-                server.host,
-                TIME_SCALE,
-            )
-            dispatcher = self._undo.enter_context(
-                Dispatcher([server.host], timeout_s=timeout_s, ensure_running=server.ensure_running)
-            )
-        self._undo.enter_context(dispatcher.rate.limited(rate_limit_per_minute))
+        with ExitStack() as stack:  # ends the server again where a later argument is refused
+            if dispatcher is None:
+                server = EmbeddedServer(Settings(slots=most, time_scale=TIME_SCALE))
+                stack.enter_context(server)
+                _log.warning(
+                    "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of "
+                    "its time",
+                    server.host,
+                    TIME_SCALE,
+                )
+                dispatcher = stack.enter_context(
+                    Dispatcher(
+                        [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
+                    )
+                )
+            stack.enter_context(dispatcher.rate.limited(rate_limit_per_minute))
+            self._undo = stack.pop_all()
         self.dispatcher, self.model = dispatcher, model or SOLVER
         self._options = {"temperature": 0, "seed": 0, **(options or {})}
-        self._cap, self._on_reply = dispatcher.new_cap(most), on_reply
+        self._cap, self._on_reply = dispatcher.servers.new_cap(most), on_reply
         self._threads = ThreadPoolExecutor(2 * most + _SPARE, "call")
         self._lock = threading.Lock()
         self._counts = Counter(calls=0, hits=0, errors=0, retries=0)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from ollama_utils.parallel import ParallelError, map_parallel
+from ollama_utils.parallel import in_parallel
 from ollama_utils.types import Call
 from scorers.judge import Model
 from search.chance import seed_of
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 MAX_TOKENS = 512
 TEMPERATURE = 0.7
@@ -65,23 +62,15 @@ def generate_candidates_parallel(  # noqa: PLR0913 - the original's arguments, a
     return [None if reply.error else reply.text for reply in replies]
 
 
-def candidate_calls(like: Call, system_prompts: Sequence[str], seed: int) -> list[Call]:
+def candidate_calls(template: Call, system_prompts: Sequence[str], seed: int) -> list[Call]:
     """One call for each system prompt, in order.
 
     Equal prompts have seeds of their own, by how many equal ones stand before: a prompt's reply is
     the same wherever it stands. At temperature 0 nothing is drawn, and equal prompts are one call.
     """
     calls = []
-    for place, prompt in enumerate(system_prompts):
-        own = seed_of(seed, "candidate", system_prompts[:place].count(prompt))
-        drawn = {**like.options, "seed": own if like.options["temperature"] else seed}
-        calls.append(replace(like, system=prompt, options=drawn))
+    for index, prompt in enumerate(system_prompts):
+        own = seed_of(seed, "candidate", system_prompts[:index].count(prompt))
+        drawn = {**template.options, "seed": own if template.options["temperature"] else seed}
+        calls.append(replace(template, system=prompt, options=drawn))
     return calls
-
-
-def in_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None) -> list[R]:
-    """`map_parallel`, but what the first failed item raised is raised as it is."""
-    try:
-        return map_parallel(fn, items, max_workers)
-    except ParallelError as error:
-        raise error.failures[min(error.failures)] from None

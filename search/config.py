@@ -14,8 +14,16 @@ from cyclopts import Parameter
 from ollama_utils.types import ThinkWord
 from records.errors import UserError, as_user_error
 from records.json_lines import read_text
-from records.run_folder import check_places
-from records.settings import Count, JsonPlace, NotNegative, Seed, Share, absolute, with_flags
+from records.settings import (
+    Count,
+    JsonPlace,
+    NotNegative,
+    Seed,
+    Share,
+    absolute,
+    located_function,
+    with_flags,
+)
 from records.terminal import prints_on_stderr
 from records.trust import is_prompt_file
 from search.task import Task, bundled_task, read_task
@@ -31,7 +39,7 @@ class SearchConfig:
     answer_column: str | None = None
     """The column of the right answers [answer or answers]."""
     scorer: str | None = None
-    """What a reply is worth by the right answers: exact, number, choice, f1 or contains; or
+    """How a reply is compared with the right answers: exact, number, choice, f1 or contains; or
     FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at
     once [the same number, else the same words]."""
     seed: Seed = 0
@@ -59,10 +67,6 @@ class SearchConfig:
     def located(self) -> SearchConfig:
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(self, task=absolute(self.task), scorer=located_function(self.scorer))
-
-    def check_places(self) -> None:
-        """Check the folders and files, without a server; raises UserError."""
-        check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
 
     def read_task(self) -> Task:
         """The task that is searched on; raises UserError if the file or the scorer is no good."""
@@ -96,12 +100,6 @@ class CallFlags:
     def options(self) -> dict[str, Any]:
         """Ollama's options of the calls that answer or reword."""
         return {**self.context, "num_predict": self.num_predict}
-
-
-def located_function(text: str | None) -> str | None:
-    """`mine.py:grade` with the file's whole path."""
-    file, colon, name = (text or "").rpartition(":")
-    return f"{absolute(file)}:{name}" if colon else text
 
 
 def located_prompt(text: str) -> str:

@@ -84,30 +84,42 @@ class TaskEvaluation:
     """Whether a thinking model thinks; None leaves it to the server."""
     seed: int = 0
     """Of every call, and of what a mutator draws."""
+    _mutators: dict[str, Mutator] = field(default_factory=dict, init=False, repr=False)
 
     def check(self, choices: Mapping[str, Sequence[Any]]) -> None:
         """Raise ValueError if a mutator of these choices does not exist, or needs a model."""
-        for mutator in map(_mutator, choices.get("mutator", ())):
+        for mutator in map(self._mutator, choices.get("mutator", ())):
             if mutator and mutator.kind == "model" and self.mutator_model is None:
-                raise ValueError(f"mutator {mutator.name!r} rewords by a model; name mutator_model")
+                raise ValueError(_no_mutator_model(mutator))
+
+    def _mutator(self, name: str | None) -> Mutator | None:
+        """A mutator by its name; the file of a user's own is loaded once."""
+        if name is not None and name not in self._mutators:
+            (self._mutators[name],) = load_mutators((name,))
+        return None if name is None else self._mutators[name]
 
     def __call__(self, combination: Combination, problem: Problem) -> Evaluation:
         """The score of the reply, with the seconds and tokens that the server reported.
 
         Raises:
             OllamaError: a call failed.
+            ValueError: no model is named that answers, or that rewords.
             MutatorError: a mutator's function raised.
             ScorerError: the task's scorer raised.
         """
-        model = str(combination.get("model", self.model))
-        mutator = _mutator(combination.get("mutator"))
+        model = combination.get("model", self.model)
+        if model is None:
+            raise ValueError("no model is named; expected a choice of `model`, or `model=...`")
+        mutator = self._mutator(combination.get("mutator"))
         question, calls = problem.question, []
         if mutator:
             options = {**self.options, "temperature": 0}
-            like = Call(model=str(self.mutator_model), prompt="", options=options)
+            if mutator.kind == "model" and self.mutator_model is None:
+                raise ValueError(_no_mutator_model(mutator))
+            template = Call(model=self.mutator_model or "", prompt="", options=options)
             send = functools.partial(_reply, self.generate)
-            new, replies = reword(send, like, mutator, question, seed=self.seed)
-            calls += [(like.model, reply) for reply in replies]
+            new, replies = reword(send, template, mutator, question, seed=self.seed)
+            calls += [(template.model, reply) for reply in replies]
             question = new or question
         prompt = combination.get("prompt", self.prompt)
         asked = self.question(replace(problem, question=question), model, prompt)
@@ -127,8 +139,8 @@ class TaskEvaluation:
         )
 
 
-def _mutator(name: str | None) -> Mutator | None:
-    return None if name is None else load_mutators((name,))[0]
+def _no_mutator_model(mutator: Mutator) -> str:
+    return f"mutator {mutator.name!r} rewords by a model; name mutator_model"
 
 
 def _reply(generate: Generate, call: Call) -> Completion:

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Self
 
 from cyclopts import Parameter
 
-from records.settings import Count, CountOrZero, Positive, Share, without_flag
+from records.settings import Count, CountOrZero, Positive, Share
 from search.config import check_ranges
-from search.genetics import MOST_STEPS
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"rate_limit_per_minute": 3500, "detailed_performance_logging": True},
@@ -31,6 +30,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rate_limit_per_minute": 3500,
     },
 }
+MOST_STEPS = 3
+"""Rewordings that make a prompt of the first population; later ones take two."""
 _ELITES = 5
 """Prompts that are kept by default."""
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -65,13 +66,13 @@ class EvolutionConfig:
     """The best prompts, which stay; at most half of the population [5, or half of a small one]."""
     tournament_size: Count = 3
     """A parent is the best of so many prompts drawn by chance."""
-    seed: Annotated[int, without_flag()] = 0
+    seed: Annotated[int, Parameter(parse=False)] = 0
     """Of all chance; the same seed and the same replies give the same result."""
     panel_size: Count | None = None
     """Problems that every prompt is scored on, the same in all generations [all that are not held
     out; at most 40 in `mutagym evolve`]."""
     held_out: Share = 0.3
-    """The share of the problems that only the final comparison sees; 0 makes none."""
+    """The share of the problems that only the final comparison sees; 0 holds out nothing."""
     failures_shown: CountOrZero = 5
     """The most problems that a prompt got wrong which the model is shown to specialize the prompt;
     0 never specializes one."""
@@ -83,7 +84,7 @@ class EvolutionConfig:
     patience: CountOrZero = 10
     """Ends after so many generations without a better best; 0 goes on to the last one."""
     enable_async_evaluation: bool = False
-    """Many calls at once, or one after another."""
+    """Whether calls are made concurrently, or one after another."""
     async_batch_size: Count = 20
     """Problems of a prompt that are asked together; after each batch it may be stopped."""
     max_concurrent_requests: Count = 10
@@ -93,7 +94,7 @@ class EvolutionConfig:
     max_concurrent_genomes: Count = 5
     """Prompts that are scored at once, a batch of each: to use every call in flight, the product
     with --async-batch-size should be well above --max-concurrent-requests."""
-    rate_limit_per_minute: Annotated[float | None, without_flag()] = None
+    rate_limit_per_minute: Annotated[float | None, Parameter(parse=False)] = None
     """The most requests in a minute, those of others on the same dispatcher included; None sets no
     limit."""
     async_timeout: Positive | None = None
@@ -129,8 +130,8 @@ class AsyncEvolutionConfig(EvolutionConfig):
     """How prompts evolve with many calls in flight."""
 
     enable_async_evaluation: bool = True
-    """Many calls at once, or one after another."""
-    rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
+    """Whether calls are made concurrently, or one after another."""
+    rate_limit_per_minute: Annotated[float | None, Parameter(parse=False)] = 3500
 
     @classmethod
     def balanced(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields

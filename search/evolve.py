@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -45,14 +44,20 @@ MUTATOR = "sim-mutator"
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-"""Of a generation: its number (0 is the first population) and its counts, as plain data.
+"""A generation as plain data.
 
-`best_fitness` and `best_prompt` so far, `mean_fitness` and `diversity` (the mean share of the words
-of two prompts that one of them lacks; Jaccard 1912) over the population; of its children how many
-were scored for the first time (`children`), surely worse than the weakest elite before all problems
-were asked (`stopped`), without a fitness as too many calls failed (`unscored`), or no new prompt
-(`duplicates`); the rewordings by a model (`model_steps`), those whose call failed (`failed_steps`),
-and why the last of these did (`step_error`, not in the results: it may name a host).
+- `generation`: its number; 0 is the first population.
+- `best_fitness`, `best_prompt`: the best so far.
+- `mean_fitness`: of the population.
+- `diversity`: of the population, the mean share of the words of two prompts that only one of them
+  has (Jaccard 1912).
+- `children`: how many of its prompts were scored for the first time.
+- `stopped`: how many of these were surely worse than the weakest elite before all problems were
+  asked.
+- `unscored`: how many of these have no fitness, as too many calls failed.
+- `duplicates`: how many children were no new prompt.
+- `model_steps`, `failed_steps`: rewordings by a model, and those of them whose call failed.
+- `step_error`: why the last of these failed; not in the results, as it may name a host.
 """
 
 
@@ -89,7 +94,7 @@ class Population:
         """Those that live, best first; the first was scored on the whole panel."""
         self.history: list[Record] = []
         self.births: list[dict[str, Any]] = []
-        """All that were scored, in order, with the places of their parents among them."""
+        """All that were scored, in order, with the indices of their parents in this list."""
 
     @property
     def elites(self) -> list[Evaluated]:
@@ -128,18 +133,18 @@ class Population:
         Raises:
             NothingScoredError: no prompt has a fitness.
         """
-        places = {birth["prompt"]: place for place, birth in enumerate(self.births)}
+        index_of = {birth["prompt"]: index for index, birth in enumerate(self.births)}
         new: dict[str, Evaluated] = {}
         for child in children:
             if child.text in new or child.text not in scored:
                 continue
             found = new[child.text] = scored[child.text]
-            places[child.text] = len(self.births)
+            index_of[child.text] = len(self.births)
             self.births.append(
                 {
                     "generation": len(self.history),
                     "prompt": child.text,
-                    "parents": [places[parent] for parent in child.parents],
+                    "parents": [index_of[parent] for parent in child.parents],
                     "steps": list(child.steps),
                     "fitness": found.fitness,
                     "stopped": found.stopped,
@@ -255,24 +260,11 @@ class EvolutionController:
         self.config = self._default_config() if config is None else config
         self._population = Population(self.config, seed_prompts)
         self._dispatcher, self._model, self._task = dispatcher, model, task or bundled_task()
-        rewords = Call(
+        self._mutator_call = Call(
             model=mutator_model or model or MUTATOR, prompt="", options=mutator_options or {}
         )
-        self._breeder = partial(
-            Breeder,
-            like=rewords,
-            mutators=mutators,
-            crossovers=crossovers,
-            seeds=self._population.seeds,
-            seed=self.config.seed,
-            crossover_rate=self.config.crossover_rate,
-            mutation_rate=self.config.mutation_rate,
-            tournament_size=self.config.tournament_size,
-            failures_shown=self.config.failures_shown,
-        )
-        self._pipeline = partial(
-            AsyncEvaluationPipeline, config=self.config, options=options, think=think
-        )
+        self._mutators, self._crossovers = mutators, crossovers
+        self._options, self._think = options, think
         self._on_generation, self._on_progress = on_generation, on_progress
         self._show_progress = show_progress
         self._progress: SearchProgress | None = None
@@ -286,14 +278,19 @@ class EvolutionController:
     def run_evolution(self) -> dict[str, Any]:
         """Evolve to the end; the results as plain data, ready for JSON.
 
-        `best_prompt` is the best that was scored on the whole panel, `seed_prompt` the best that it
-        began with; `held_out` compares the two on the problems held out: their means `best` and
-        `seed` over the problems that both have a reply to, and the fields of a `Comparison`; None
-        where none is held out, or the run did not get there. `population` is the last one, best
-        first, `history` has a `Record` each, `births` each prompt that was scored with the places
-        of its parents among them. `ended` says why it ended, `interrupted` whether that was before
-        its end. All but `metrics` and `total_time` (seconds) depends on config, prompts and replies
-        alone.
+        - `best_prompt`, `best_fitness`: the best prompt that was scored on the whole panel.
+        - `seed_prompt`, `seed_fitness`: the best of the prompts that it began with.
+        - `held_out`: compares the two on the problems held out: their means `best` and `seed` over
+          the problems that both have a reply to, and the fields of a `Comparison`. None where no
+          problem is held out, or the run did not get there.
+        - `population`: the last one, the best first.
+        - `history`: a `Record` for each generation.
+        - `births`: each prompt that was scored, with the indices of its parents in this list.
+        - `generations`, `genomes`: how many there were, and how many prompts have a fitness.
+        - `panel_size`, `task`, `seed`: what the prompts were scored on.
+        - `ended`, `interrupted`: why the run ended, and whether that was before its end.
+        - `metrics`, `total_time`: of the calls, and in seconds. All other results depend on config,
+          prompts and replies alone.
 
         Raises:
             NothingScoredError: the calls failed so often that no first prompt has a score.
@@ -331,7 +328,15 @@ class EvolutionController:
             if self._is_stopped:
                 calls.cancel()
             try:
-                self._evolve(self._breeder(generate=calls.ask), self._pipeline(calls, panel))
+                breeder = Breeder(
+                    generate=calls.ask,
+                    template=self._mutator_call,
+                    seeds=population.seeds,
+                    rules=config,
+                    mutators=self._mutators,
+                    crossovers=self._crossovers,
+                )
+                self._evolve(breeder, self._pipeline(calls, panel))
                 compared = self._compare(self._pipeline(calls, held_out), held_out)
                 ended = None
             except CallCancelledError:
@@ -350,6 +355,12 @@ class EvolutionController:
                     "total_time": time.monotonic() - began_s,
                 }
         return self.results
+
+    def _pipeline(self, calls: AsyncLLMInterface, task: Task) -> AsyncEvaluationPipeline:
+        """Scores prompts on a task's problems."""
+        return AsyncEvaluationPipeline(
+            calls, task, config=self.config, options=self._options, think=self._think
+        )
 
     def _evolve(self, breeder: Breeder, pipeline: AsyncEvaluationPipeline) -> None:
         """Play the generations."""
@@ -374,14 +385,14 @@ class EvolutionController:
         begun: dict[str, object] = dict(population.known)
         scored: dict[str, Evaluated] = {}
 
-        def play(place: int) -> Child:
-            child = breeder.birth(generation, place, ranked)
+        def play(index: int) -> Child:
+            child = breeder.breed(generation, index, ranked)
             if begun.setdefault(child.text, child) is child:  # the first of equal ones, atomically
                 scored[child.text] = pipeline.score(child.text, rival)
             return child
 
-        places = range(config.population_size - len(elites))
-        children = iterate_parallel(play, places, config.at_once(config.genome_batch_size))
+        indices = range(config.population_size - len(elites))
+        children = iterate_parallel(play, indices, config.at_once(config.genome_batch_size))
         return list(children), scored
 
     def _compare(self, pipeline: AsyncEvaluationPipeline, held_out: Task) -> dict[str, Any] | None:
@@ -423,7 +434,7 @@ class AsyncEvolutionController(EvolutionController):
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stop()
-            await asyncio.gather(running, return_exceptions=True)
+            await running
             raise
 
 
@@ -439,13 +450,9 @@ def evolve_task(
     """
 
     def record_generation(made: Record) -> None:
-        number, best, apart = (
-            made["generation"],
-            made["best_fitness"],
-            ("best_prompt", "step_error"),
-        )
+        number, best = made["generation"], made["best_fitness"]
+        apart = ("generation", "best_prompt", "step_error")
         metrics = {f"evolve/{name}": value for name, value in made.items() if name not in apart}
-        del metrics["evolve/generation"]
         record(number, metrics, done=number + 1, best=best)
         if made["failed_steps"]:
             write_stderr(

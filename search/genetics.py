@@ -16,9 +16,10 @@ from mutators.system_prompts import (
     specialize_instructions,
 )
 from ollama_utils.errors import CallCancelledError
+from ollama_utils.parallel import in_parallel
 from ollama_utils.types import Call, Completion
-from search.candidates import in_parallel
 from search.chance import chance, seed_of
+from search.evolution_config import MOST_STEPS, EvolutionConfig
 
 MAX_CHARS = 4_000
 """A longer text is not taken from a model: it ran on."""
@@ -26,8 +27,8 @@ PRIOR_TRIES = 5.0
 """An edge is drawn towards 0 as by so many average tries: one lucky try is no record."""
 FAILURES_KEPT = 20
 """Wrong replies under a prompt, the last ones."""
-MOST_STEPS = 3
-"""Rewordings that make a prompt of the first population; later ones take two."""
+FAILURE_CHARS = 400
+"""Of a wrong reply a mutator sees the end: its answer stands there."""
 Generate = Callable[[Call], Completion]
 """Sends a call, as `Dispatcher.generate` does: a failure stands in the reply's `error`."""
 Ranked = tuple[str, float, Sequence[WrongAnswer]]
@@ -36,7 +37,7 @@ Ranked = tuple[str, float, Sequence[WrongAnswer]]
 
 def reword(
     generate: Generate,
-    like: Call,
+    template: Call,
     mutator: Mutator,
     text: str,
     earlier: Sequence[str] = (),
@@ -44,7 +45,7 @@ def reword(
 ) -> tuple[str, list[Completion]]:
     """Another wording of a text, empty where there is none, and the replies that it took.
 
-    `like` names the model that rewords, with its options; `earlier` are other texts, which the
+    `template` names the model that rewords, with its options; `earlier` are other texts, which the
     operator may use; the seed is that of the call and of the operator's chance.
 
     Raises:
@@ -55,19 +56,20 @@ def reword(
     prompt = mutator.prompt(text, earlier, seed)
     reply = generate(
         replace(
-            like,
+            template,
             prompt=prompt.text,
             system=prompt.system,
             examples=prompt.examples,
-            options={**like.options, **prompt.options, "seed": seed},
+            options={**template.options, **prompt.options, "seed": seed},
             think=prompt.think,
             role="mutator",
         )
     )
-    new = "" if reply.error or reply.truncated else clean(reply.text, text)
+    is_whole = not (reply.error or reply.truncated or reply.filtered)
+    new = clean(reply.text, text) if is_whole else ""
     if not new or mutator.then is None:
         return new, [reply]
-    last, replies = reword(generate, like, mutator.then, new, (*earlier, text), seed)
+    last, replies = reword(generate, template, mutator.then, new, (*earlier, text), seed)
     return last, [reply, *replies]
 
 
@@ -101,38 +103,31 @@ class Child:
 class Breeder:
     """Makes the texts of a generation: tournament, crossover, mutation.
 
-    A rewording that failed, was cut, or is no new text changes nothing. All chance is drawn from
-    the child's own seed, so equal arguments and replies make equal children.
+    A rewording that failed, was cut off, or is no new text changes nothing. All chance is drawn
+    from the child's own seed, so equal arguments and replies make equal children.
 
     Raises:
         ValueError: there is no mutator.
     """
 
     generate: Generate
-    like: Call
+    template: Call
     """Names the model that rewords, with its options."""
     seeds: Sequence[str]
     """The texts to begin with."""
-    seed: int
+    rules: EvolutionConfig
+    """Its seed, rates, size of a tournament and number of failures that are shown count."""
     mutators: Sequence[Mutator] = INSTRUCTION_MUTATORS
     """Operators on one text."""
     crossovers: Sequence[Mutator] = INSTRUCTION_CROSSOVERS
     """Operators on two; without any, no child has two parents."""
-    crossover_rate: float = 0.8
-    """The share of children made from two parents; the others are always mutated."""
-    mutation_rate: float = 0.2
-    """The share of crossed children that are mutated as well."""
-    tournament_size: int = 3
-    """A parent is the best of so many, drawn with replacement."""
-    failures_shown: int = 5
-    """The most failures of a parent that a model is shown to specialize it; 0: it never is."""
 
     def __post_init__(self) -> None:
         if not self.mutators:
             raise ValueError("no mutator; expected at least one")
 
-    def birth(self, generation: int, place: int, population: Sequence[Ranked]) -> Child:
-        """The child at a place of a generation.
+    def breed(self, generation: int, index: int, population: Sequence[Ranked]) -> Child:
+        """The child of this index in a generation.
 
         The first generation, 0, has the seeds, then seeds after one to three mutators, for few
         texts are one rewording away from a seed. Later ones are bred from the population; of equals
@@ -142,29 +137,31 @@ class Breeder:
             CallCancelledError: the search was stopped.
             MutatorError: an operator of the user's raised.
         """
-        seed = seed_of(self.seed, "birth", generation, place)
+        seed = seed_of(self.rules.seed, "birth", generation, index)
         rng = chance(seed, "parents")
         if generation == 0:
-            text = self.seeds[place % len(self.seeds)]
-            if place < len(self.seeds):
+            text = self.seeds[index % len(self.seeds)]
+            if index < len(self.seeds):
                 return Child(text=text)
-            steps = [self._mutator((), rng) for _ in range(1 + place % MOST_STEPS)]
+            steps = [self._mutator((), rng) for _ in range(1 + index % MOST_STEPS)]
             return self._make((text,), steps, seed, ())
 
         def winner() -> Ranked:
-            entrants = [rng.randrange(len(population)) for _ in range(self.tournament_size)]
+            entrants = [rng.randrange(len(population)) for _ in range(self.rules.tournament_size)]
             return population[max(entrants, key=lambda each: (population[each][1], -each))]
 
         (one, _, failures), (other, *_) = winner(), winner()
-        crossed = bool(self.crossovers) and one != other and rng.random() < self.crossover_rate
+        crossed = (
+            bool(self.crossovers) and one != other and rng.random() < self.rules.crossover_rate
+        )
         steps = [rng.choice(self.crossovers)] if crossed else []
-        if not crossed or rng.random() < self.mutation_rate:
+        if not crossed or rng.random() < self.rules.mutation_rate:
             steps.append(self._mutator(failures, rng))
         return self._make((one, other) if crossed else (one,), steps, seed, failures)
 
     def _mutator(self, failures: Sequence[WrongAnswer], rng: Random) -> Mutator:
         """One of the mutators, among them the one that is shown failures, if there are some."""
-        shown = rng.sample(failures, min(len(failures), self.failures_shown))
+        shown = rng.sample(failures, min(len(failures), self.rules.failures_shown))
         return rng.choice([*self.mutators, *([specialize_instructions(shown)] if shown else [])])
 
     def _make(
@@ -175,9 +172,9 @@ class Breeder:
         failures: Sequence[WrongAnswer],
     ) -> Child:
         text, errors = parents[0], []
-        for place, mutator in enumerate(steps):
-            key = seed_of(seed, mutator.name, place)
-            new, replies = reword(self.generate, self.like, mutator, text, parents[1:], key)
+        for index, mutator in enumerate(steps):
+            key = seed_of(seed, mutator.name, index)
+            new, replies = reword(self.generate, self.template, mutator, text, parents[1:], key)
             errors += [str(raise_if_cancelled(each).error) for each in replies if each.error]
             # A text that quotes a problem that it is to be scored on is not taken.
             quotes = any(each.question in new and each.question not in text for each in failures)
@@ -278,7 +275,7 @@ class PromptPopulation:
         members = self.members
         ranked = [(each.prompt, each.edge, tuple(each.failures)) for each in members]
         children = in_parallel(
-            lambda place: self._breeder.birth(generation, place, ranked).text,
+            lambda index: self._breeder.breed(generation, index, ranked).text,
             range(self._size - elites),
             max_workers,
         )

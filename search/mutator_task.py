@@ -2,9 +2,9 @@
 
 A problem takes two calls: the mutator model rewords the query under the instruction, as in a run
 (the same worked examples, the same rules of what is adopted), and the target is asked what is
-adopted. It is solved where the run's reward says success. A rewording that is not adopted, or that
-hands the query back, scores 0 and the target is not asked: what it says to the query itself tells
-nothing of the instruction. Where a call failed, there is no score.
+adopted. It is solved where the run's reward says success. Where a rewording is not adopted, or is
+the query itself, the score is 0 and the target is not asked: its reply to the unchanged query would
+say nothing about the instruction. Where a call failed, there is no score.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 from cyclopts import Parameter
 
 from envs.episode import Episode, begin_together, derive_seed, reword_together
-from envs.make import make_parts
+from envs.make import rules_and_models
 from envs.mission import MissionConfig, open_encoder
 from envs.queries import Query
-from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import recorded_queries
 from mutators.mutator import Mutator
 from mutators.registry import load_mutators
@@ -30,8 +29,16 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.types import Call, Completion, Prompt
 from records.errors import UserError, as_user_error
 from records.run_folder import COMMAND_KEYS, CONFIG, QUERIES, check_is_run
-from records.settings import Count, NotNegative, Share, absolute, read_toml, resolved
-from search.config import CallFlags, SearchConfig, located_function
+from records.settings import (
+    Count,
+    NotNegative,
+    Share,
+    absolute,
+    located_function,
+    read_toml,
+    resolved,
+)
+from search.config import CallFlags, SearchConfig
 from search.genetics import raise_if_cancelled
 from search.task import Problem, Task
 
@@ -194,7 +201,7 @@ def instruction_of(mutator: Mutator) -> str:
     """The system prompt under which a mutator's model rewords.
 
     Raises:
-        ValueError: it has no such, or one that depends on what is reworded, or on chance.
+        ValueError: it has none, or one that depends on the text that is reworded, or on chance.
     """
     prompts = []
     if mutator.kind == "model" and mutator.then is None:
@@ -260,27 +267,26 @@ class MutatorTask:
         """See `search.task.Asking`.
 
         Raises:
-            ValueError: bad data, as `make_parts` reports it.
+            ValueError: bad data, as `rules_and_models` reports it.
         """
         sender = cast("Dispatcher", SimpleNamespace(generate=generate))  # nothing else is used
-        config, parts = make_parts(
+        rules, models = rules_and_models(
             self.mission, sender, self.roles, self.queries, seed=self.seed, encoder=self.encoder
         )
-        env = QueryMutationEnv(config, **parts)
 
         def ask(instruction: str, problem: Problem) -> tuple[Completion, float | None]:
             query = problem.question
             episode = Episode(
-                rules=replace(env.rules, mutators=(under(self.mutator, instruction),)),
+                rules=replace(rules, mutators=(under(self.mutator, instruction),)),
                 original=query,
                 seed=derive_seed(self.seed, "evolve", query),
                 number=0,
             )
             try:
-                begin_together([episode], env.models)
+                begin_together([episode], models)
             except OllamaError as error:
                 return raise_if_cancelled(Completion(text="", error=error)), None
-            (made,) = reword_together([episode], [0], env.models)
+            (made,) = reword_together([episode], [0], models)
             if made.error:
                 return raise_if_cancelled(replace(made.rewrite, error=made.error)), None
             rejected = made.rejected or ("handed back" if made.query == query else "")
@@ -290,8 +296,8 @@ class MutatorTask:
                 why = REASONS.get(rejected, rejected)
                 return Completion(text=f"{rewording}: rejected, {why}"), 0.0
             asked = [episode.question(made)]
-            replies = env.models.ask(asked)
-            (verdict,) = env.models.score(asked, replies, [episode.similarity(made)])
+            replies = models.ask(asked)
+            (verdict,) = models.score(asked, replies, [episode.similarity(made)])
             if verdict.outcome == "unscored":  # the target failed, or a judge
                 failed = replies[0].error or OllamaError(str(verdict.error))
                 return raise_if_cancelled(replace(replies[0], error=failed)), None

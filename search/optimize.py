@@ -25,20 +25,20 @@ from cyclopts import Parameter
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
+from ollama_utils.parallel import in_parallel
 from ollama_utils.types import Call, Completion, Think
 from records.metrics import finite
-from records.settings import Count, CountOrZero, Finite, NotNegative, Share, without_flag
+from records.settings import Count, CountOrZero, Finite, NotNegative, Share
 from scorers.comparison import compare, holm
 from scorers.judge import Model
 from search.actors import LEARNING_RATE, Choice, PolicyActor, RidgeCritic
-from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls, in_parallel
+from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls
 from search.chance import chance, seed_of
 from search.config import check_ranges
-from search.genetics import MOST_STEPS, Breeder, PromptPopulation, raise_if_cancelled
+from search.evolution_config import MOST_STEPS, EvolutionConfig
+from search.genetics import FAILURE_CHARS, Breeder, PromptPopulation, raise_if_cancelled
 from search.task import SEED_INSTRUCTIONS, Problem, Task
 
-FAILURE_CHARS = 400
-"""Of a wrong reply a mutator sees the end."""
 LATELY = 50
 """The progress line says what share of so many last questions was solved."""
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -83,11 +83,12 @@ class RewardWeights:
     """The reward of a candidate that has a score: a weighted sum."""
 
     feedback: Annotated[Finite, Parameter(name="--weight-feedback")] = 1.0
-    """What the scorer's judgement, 0 to 1, weighs in the reward; without one the critic's score."""
+    """The weight of the scorer's judgement, 0 to 1, in the reward; without a judgement the critic's
+    score takes its place."""
     critic: Annotated[Finite, Parameter(name="--weight-critic")] = 0.8
-    """What the critic's score, 0 to 1, weighs in the reward."""
+    """The weight of the critic's score, 0 to 1, in the reward."""
     tokens: Annotated[Finite, Parameter(name="--weight-tokens")] = -0.001
-    """What a token of question and reply weighs in the reward."""
+    """The weight of each token of question and reply in the reward."""
 
     def __call__(self, _query: str, candidate: Candidate) -> float:
         """The reward."""
@@ -117,7 +118,7 @@ class ActorCriticParams:
     """How many prompts there are; fewer only while mutations make equal ones."""
     elite_size: CountOrZero = 4
     """The best prompts, which a generation keeps."""
-    max_tokens: Annotated[int, without_flag()] = MAX_TOKENS
+    max_tokens: Annotated[int, Parameter(parse=False)] = MAX_TOKENS
     """The most tokens of a candidate or a rewording; a rewording that is cut is not taken."""
     temperature: NotNegative = TEMPERATURE
     """Of the candidates; the final comparison is made at 0."""
@@ -125,12 +126,12 @@ class ActorCriticParams:
     """The most calls at once [as many as keep the server busy]."""
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Of the parts of a reward."""
-    parallel_eval: Annotated[bool, without_flag()] = False
+    parallel_eval: Annotated[bool, Parameter(parse=False)] = False
     """Calls are made side by side, with the same results."""
-    feedback_for_all: Annotated[bool, without_flag()] = False
+    feedback_for_all: Annotated[bool, Parameter(parse=False)] = False
     """Feedback that is a function is called for every candidate, on several threads; else for the
     response alone, on the caller's thread, one query after another."""
-    seed: Annotated[int, without_flag()] = 0
+    seed: Annotated[int, Parameter(parse=False)] = 0
     """Of all chance."""
 
     def __post_init__(self) -> None:
@@ -183,7 +184,7 @@ class HybridOptimizationFlow:
         changes: of the numbers, by name: `parallel_eval=True, max_workers=4`.
 
     Raises:
-        ValueError: a number is out of range, or there is a blank prompt.
+        ValueError: a number is out of range, a prompt is blank, or there is no critic.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each part that can be another
@@ -207,7 +208,8 @@ class HybridOptimizationFlow:
         rewords = Call(model=mutator_model or model, prompt="", options=limit)
         self.llm = llm
         seeds = list(dict.fromkeys(prompt.strip() for prompt in prompts))
-        breeder = Breeder(generate=llm.generate, like=rewords, seeds=seeds, seed=params.seed)
+        rules = EvolutionConfig(seed=params.seed)
+        breeder = Breeder(generate=llm.generate, template=rewords, seeds=seeds, rules=rules)
         self.population = PromptPopulation(
             breeder, size=params.population_size, elite_size=params.elite_size
         )
@@ -217,12 +219,14 @@ class HybridOptimizationFlow:
             exploration=params.exploration,
             learning_rate=params.learning_rate,
         )
-        self.critics = [RidgeCritic(encoder)] if critics is None else critics
+        self.critics = [RidgeCritic(encoder)] if critics is None else list(critics)
+        if not self.critics:
+            raise ValueError("critics is empty; expected at least one, or None for a RidgeCritic")
         self.workers = params.max_workers if params.parallel_eval else 1
         self.steps = self.rewarded_steps = 0
         self._reward_fn = reward_fn or params.weights
         own = {**limit, "temperature": params.temperature}
-        self._like = Call(model=model, prompt="", options=own, think=think)
+        self._template = Call(model=model, prompt="", options=own, think=think)
 
     def step(self, query: str, human_feedback: Feedback = None) -> StepResult:
         """Answer a query, and learn from it: see `step_many`."""
@@ -293,8 +297,9 @@ class HybridOptimizationFlow:
 
     def final_call(self, query: str, prompt: str) -> Call:
         """What asks a query under a prompt after the search: a call at temperature 0."""
-        like = replace(self._like, prompt=query, options={**self._like.options, "temperature": 0})
-        return candidate_calls(like, [prompt], self.params.seed)[0]
+        options = {**self._template.options, "temperature": 0}
+        asked = replace(self._template, prompt=query, options=options)
+        return candidate_calls(asked, [prompt], self.params.seed)[0]
 
     def most_calls(self, steps: int, a_score: int = 0) -> int:
         """The calls of so many steps at most, those that embed and failed attempts left out.
@@ -309,9 +314,9 @@ class HybridOptimizationFlow:
 
     def _asked(self, query: str, step: int) -> AskedStep:
         choice = self.actor.choose(query, self.population.prompts, self.params.num_candidates, step)
-        prompts = [choice.prompts[place] for place in choice.places]
+        prompts = [choice.prompts[index] for index in choice.places]
         seed = seed_of(self.params.seed, "step", step)
-        calls = candidate_calls(replace(self._like, prompt=query), prompts, seed)
+        calls = candidate_calls(replace(self._template, prompt=query), prompts, seed)
         return AskedStep(choice=choice, calls=tuple(calls))
 
     def _is_for_all(self, human_feedback: Feedback) -> bool:
@@ -385,8 +390,8 @@ class HybridOptimizationFlow:
 
 
 def _best_of(asked: AskedStep, candidates: Sequence[Candidate]) -> int | None:
-    """The place of the highest score; of equal ones that of the likeliest prompt."""
-    odds = [asked.choice.probabilities[place] for place in asked.choice.places]
+    """The index of the highest score; of equal ones that of the likeliest prompt."""
+    odds = [asked.choice.probabilities[index] for index in asked.choice.places]
     scored = [k for k, each in enumerate(candidates) if each.score is not None]
     return max(scored, key=lambda k: (candidates[k].score, odds[k]), default=None)
 

@@ -7,7 +7,6 @@ never a 0.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +23,8 @@ from scorers.betting import ROUNDING, is_better
 from search.async_llm import AsyncLLMInterface
 from search.chance import chance
 from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
-from search.genetics import raise_if_cancelled
+from search.genetics import FAILURE_CHARS, raise_if_cancelled
 from search.task import Problem, Task, ask_problem
-
-KEPT_CHARS = 400
-"""Of a wrong reply the end is kept: its answer stands there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +78,6 @@ class AsyncEvaluationPipeline:
         """What each of N prompts scores, in their order; raises as `score` does."""
         return list(iterate_parallel(self.score, prompts, self._width))
 
-    async def evaluate_population(self, prompts: Sequence[str]) -> list[Evaluated]:
-        """`evaluate` for an event loop, which stays free meanwhile."""
-        return await asyncio.to_thread(self.evaluate, prompts)
-
     def score(self, prompt: str, rival: Evaluated | None = None) -> Evaluated:
         """What one prompt scores; at most `max_concurrent_genomes` at a time.
 
@@ -130,7 +122,7 @@ class AsyncEvaluationPipeline:
             fitness=fitness,
             stopped=stopped,
             failures=tuple(
-                WrongAnswer(problem.question, problem.answer, reply.text[-KEPT_CHARS:])
+                WrongAnswer(problem.question, problem.answer, reply.text[-FAILURE_CHARS:])
                 for problem, reply, score in zip(problems, replies, scores, strict=False)
                 if score is not None and score < 1 and score <= mean
             ),

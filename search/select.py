@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_utils.errors import ENDS_THE_RUN
 from ollama_utils.parallel import iterate_parallel
 from records.errors import describe, nearest
 from records.terminal import one_line
 from scorers.betting import interval
 from search.strategies import COSTS, SELECTORS, Cell, Evaluation, Outcome, ScoreTable, Strategy
+from search.task import ScorerError
 
 __all__ = ["SELECTORS", "Evaluation", "NoWinnerError", "Selector", "make_selector"]
 
@@ -26,7 +28,8 @@ Combination: TypeAlias = dict[str, Any]
 """One choice for each name."""
 Many: TypeAlias = Sequence[Any] | NDArray[Any]
 Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
-"""What a combination does at a datapoint; what it raises is an error of the combination there."""
+"""What a combination does at a datapoint. What it raises is an error of the combination there, but
+for errors that end the run, whatever is evaluated: `ENDS_THE_RUN` and ScorerError."""
 LONGEST = 40
 """Characters of a choice in a table."""
 LEAST = 1e-100
@@ -50,9 +53,9 @@ class Round:
     evaluations: int
     errors: int
     survivors: int
-    """Combinations that may still be named."""
+    """Combinations that may still win."""
     best: float | None
-    """The mean score of the one that would be named now."""
+    """The mean score of the one that would win now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ class SelectionResults:
     """What was found."""
 
     rows: tuple[CombinationResult, ...]
-    """One for each combination: the named one, then by the number of datapoints and the score."""
+    """One for each combination: the winner, then by the number of datapoints and the score."""
     evaluations: int
     errors: int
     savings: float
@@ -99,9 +102,9 @@ class SelectionResults:
 
     @property
     def best(self) -> CombinationResult:
-        """The combination that is named; raises ValueError where none is."""
+        """The winner; raises ValueError where there is none."""
         if not self.rows[0].is_best:
-            raise ValueError("no combination is named")
+            raise ValueError("there is no winner")
         return self.rows[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +115,7 @@ class SelectionResults:
 
 
 class NoWinnerError(Exception):
-    """No combination can be named: each one evaluated failed too often; `results` has them all."""
+    """There is no winner: each combination evaluated failed too often; `results` has them all."""
 
     def __init__(self, message: str, results: SelectionResults) -> None:
         super().__init__(message)
@@ -120,7 +123,7 @@ class NoWinnerError(Exception):
 
 
 class Selector:
-    """A selection: `select_best` runs it, or whoever calls `ask` and `tell` in turn.
+    """A selection: `select_best` runs it, or the caller does, by `ask` and `tell` in turn.
 
     Args:
         name: one of `SELECTORS`, or a strategy of your own, see `search.strategies`.
@@ -129,7 +132,7 @@ class Selector:
         evaluate: called on any thread as `evaluate(combination, datapoint)`.
         seed: of all chance, at least 0.
         delta: how often what is claimed may be wrong.
-        max_errors: a combination that fails at more than this share of the dataset is not named.
+        max_errors: a combination that fails at more than this share of the dataset cannot win.
         settings: the strategy's own.
 
     Raises:
@@ -149,7 +152,7 @@ class Selector:
         max_errors: float = 0.1,
         **settings: Any,  # noqa: ANN401 - each strategy has its own
     ) -> None:
-        strategy, self._named_is, self._claim = _strategy(name)
+        strategy, self._verdict_of_winner, self._claim = _strategy(name)
         check_settings(name, {"seed": seed, "delta": delta, "max_errors": max_errors} | settings)
         self._settings = _settings_of(strategy) | settings
         lists = _lists_of(choices)
@@ -159,8 +162,8 @@ class Selector:
         """Every combination of the choices; those of the last name change first."""
         points = _listed("datapoints", dataset)
         rng = np.random.default_rng(seed)
-        self.datapoints = [points[place] for place in rng.permutation(len(points))]
-        """In the order of their places."""
+        self.datapoints = [points[index] for index in rng.permutation(len(points))]
+        """In the order that chance made; cells have their indices here."""
         shape = list(map(len, lists.values()))
         self.table = ScoreTable(shape, len(points), delta=delta, max_errors=max_errors)
         self._rounds = 0
@@ -171,7 +174,7 @@ class Selector:
         """Of the cells of this round."""
 
     def ask(self) -> list[Cell]:
-        """The cells to evaluate next, (number of a combination, place of a datapoint).
+        """The cells to evaluate next, (index of a combination, index of a datapoint).
 
         Until `tell` is called, it is the same round; at the end there is none.
         """
@@ -192,7 +195,7 @@ class Selector:
             table.write(cell, outcome)
         self._outcomes = {}
         self._cells = next(filter(None, self._strategy), [])
-        named = table.named()
+        winner = table.winner()
         self._rounds += 1
         return Round(
             number=self._rounds,
@@ -201,19 +204,24 @@ class Selector:
             survivors=sum(
                 arm not in table.ruled_out and not table.is_unfit(arm) for arm in table.arms
             ),
-            best=None if named is None else table.mean(named),
+            best=None if winner is None else table.mean(winner),
         )
 
     def outcome(self, cell: Cell) -> Outcome:
         """What a cell is evaluated to, or the exception in its place.
 
-        Whoever goes on after Ctrl-C in the middle of a round finds what was evaluated.
+        Cells of this round that were evaluated before are not evaluated again.
+
+        Raises:
+            Exception: one of `ENDS_THE_RUN`, or a ScorerError.
         """
-        arm, place = cell
+        arm, index = cell
         if cell not in self._outcomes:
             try:
-                found = self._evaluate(dict(self.combinations[arm]), self.datapoints[place])
+                found = self._evaluate(dict(self.combinations[arm]), self.datapoints[index])
                 self._outcomes[cell] = found
+            except (*ENDS_THE_RUN, ScorerError):
+                raise
             except Exception as error:  # noqa: BLE001 - it counts against the combination
                 self._outcomes[cell] = error
         return self._outcomes[cell]
@@ -224,14 +232,16 @@ class Selector:
         max_concurrent: int = 20,
         on_progress: Callable[[Round], None] | None = None,
     ) -> SelectionResults:
-        """Evaluate until it is over; called again after an interruption, it goes on.
+        """Evaluate until it is over.
 
         With `parallel` so many evaluations run at once, over all combinations and datapoints;
-        `on_progress` is called after each round.
+        `on_progress` is called after each round. After Ctrl-C or an error that ended it, another
+        call goes on: only evaluations that were under way then may be made again.
 
         Raises:
             ValueError: `max_concurrent` is below 1.
-            NoWinnerError: no combination can be named.
+            Exception: one of `ENDS_THE_RUN`, or a ScorerError.
+            NoWinnerError: each combination evaluated failed too often.
         """
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, got {max_concurrent!r}")
@@ -247,11 +257,11 @@ class Selector:
         """What is known now.
 
         Raises:
-            NoWinnerError: no combination can be named.
+            NoWinnerError: each combination evaluated failed too often.
         """
-        table, named = self.table, self.table.named()
+        table, winner = self.table, self.table.winner()
         counts, ends = table.counts.tolist(), self.intervals()
-        order = [(a != named, -counts[a], -table.seen(a).sum(), a) for a in table.arms]
+        order = [(a != winner, -counts[a], -table.seen(a).sum(), a) for a in table.arms]
         rows = []
         for *_, arm in sorted(order):
             low, high = ends[arm]
@@ -266,8 +276,8 @@ class Selector:
                 **dict(zip(COSTS, costs, strict=True)),
                 datapoints=counts[arm],
                 errors=table.errors[arm],
-                is_best=arm == named,
-                verdict=self._verdict(arm, named),
+                is_best=arm == winner,
+                verdict=self._verdict(arm, winner),
                 first_error=None if error is None else describe(error),
             )
             rows.append(row)
@@ -278,9 +288,9 @@ class Selector:
             errors=sum(table.errors),
             savings=1 - sum(counts) / table.scores.size,
             dataset_size=table.size,
-            claim="None of them can be named." if named is None else claim,
+            claim="There is no winner." if winner is None else claim,
         )
-        if named is None:
+        if winner is None:
             why = next((row.first_error for row in rows if row.first_error), "")
             share = f"more than {table.max_errors:.0%} of the datapoints"
             raise NoWinnerError(f"each one evaluated failed at {share}, first with {why}", results)
@@ -290,7 +300,7 @@ class Selector:
         """The interval of each combination's score over all datapoints that there might be.
 
         With probability 1 - delta all of them hold, after any number of datapoints, so that of the
-        named one does, too: each is given delta divided by their number. Of each combination the
+        winner does, too: each is given delta divided by their number. Of each combination the
         `first` datapoints count, or all.
         """
         table = self.table
@@ -301,7 +311,7 @@ class Selector:
             ends[arms] = np.transpose(interval(seen, table.delta / len(table.arms)))
         return [(low, high) for low, high in ends.tolist()]
 
-    def _verdict(self, arm: int, named: int | None) -> str:
+    def _verdict(self, arm: int, winner: int | None) -> str:
         table, count = self.table, len(self.table.seen(arm))
         if not count:
             return "not seen"
@@ -309,9 +319,10 @@ class Selector:
             return "fails too often"
         if arm in table.verdicts:
             return table.verdicts[arm]
-        if arm == named:
-            return self._named_is.format(**self._settings)
-        is_worse = named is not None and count == table.size and table.mean(arm) < table.mean(named)
+        if arm == winner:
+            return self._verdict_of_winner.format(**self._settings)
+        has_lost = winner is not None and table.mean(arm) < table.mean(winner)
+        is_worse = has_lost and count == table.size
         return "ruled out" if is_worse else "not distinguished from the best"
 
 
@@ -346,7 +357,7 @@ def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
             hint = nearest(setting, known)
             raise ValueError(f"the selector {label} has no setting {setting!r}; {hint}")
         if setting not in RANGES or (value is None and own.get(setting, 0) is None):
-            continue  # the strategy decides
+            continue  # the setting has no range, or None leaves it to the strategy
         low, high = RANGES[setting]
         is_kind = isinstance(value, Integral if setting in COUNTS else Real)
         if not is_kind or not low <= value <= high:
@@ -362,7 +373,7 @@ def _listed(what: str, several: Any) -> list[Any]:  # noqa: ANN401 - whatever a 
         raise ValueError(f"expected a list of {what}, got {one_line(repr(several)):.60}")
     if what != "datapoints":
         texts = [each for each in several if isinstance(each, str)]
-        if twice := [each for place, each in enumerate(texts) if each in texts[:place]]:
+        if twice := [each for index, each in enumerate(texts) if each in texts[:index]]:
             raise ValueError(f"expected {what} to differ, got {twice[0]!r} twice")
     return list(several)
 

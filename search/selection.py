@@ -18,7 +18,6 @@ from envs.query_files import read_table
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.errors import (
-    ENDS_THE_RUN,
     BadReplyError,
     BadRequestError,
     ModelMissingError,
@@ -32,17 +31,18 @@ from ollama_utils.types import Call, short_name, think_of
 from records.errors import UserError, as_user_error, nearest
 from records.failures import FailureLimit
 from records.interrupt import Interrupted, interruptible
-from records.settings import Count, Share, absolute, comma_list
+from records.run_folder import check_places
+from records.settings import Count, Share, absolute, comma_list, located_function
 from records.terminal import one_line, write_stderr
-from search.config import CallFlags, SearchConfig, located_function, read_prompt
+from search.config import CallFlags, SearchConfig, read_prompt
 from search.evaluate import OwnError, TaskEvaluation, load_evaluation, read_prices
 from search.select import Evaluate, NoWinnerError, check_settings, label_of, make_selector
 from search.session import CallOutcomes, SearchRecorder
 from search.strategies import Cell, Outcome
 from search.task import SEED_INSTRUCTIONS, ScorerError, Task
 
-FLAGS = ("seed", "delta", "epsilon", "threshold", "max_errors")
-"""Settings of selectors that have flags of their own."""
+FLAGS = ("delta", "epsilon", "threshold", "max_errors")
+"""Settings of selectors that have flags of their own, beside the seed."""
 SPARED = (BadReplyError, BadRequestError, ModelMissingError, ServerFaultError)
 """Failures that count against a model, and do not end the selection."""
 SOLVERS = ("sim-solver-small", "sim-solver", "sim-solver-large")
@@ -69,7 +69,7 @@ class SelectConfig:
     """Mutators to choose from, by comma, which reword the question first; `noop` does not
     [no choice]."""
     selector: str = "arm_elimination"
-    """How is searched: brute_force, random, hill_climbing, arm_elimination, threshold,
+    """The search strategy: brute_force, random, hill_climbing, arm_elimination, threshold,
     epsilon_lucb, bayesian or matrix_ucb."""
     evaluate: str | None = None
     """FILE.py:NAME, a plain function (combination, datapoint, ask) -> float from 0 to 1, or an
@@ -84,11 +84,11 @@ class SelectConfig:
     delta: Open = None
     """How often what the selector claims may be wrong [0.05]."""
     epsilon: Share | None = None
-    """How much worse than the best the named one may be, for epsilon_lucb [0.01]."""
+    """How much worse than the best the winner may be, for epsilon_lucb [0.01]."""
     threshold: Open = None
     """The score that a combination has to reach, for threshold [0.75]."""
     max_errors: Share | None = None
-    """A combination that fails on more than this share of the datapoints is not named [0.1]."""
+    """A combination that fails on more than this share of the datapoints cannot win [0.1]."""
     option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for
     one that it has not names those that it has."""
@@ -114,7 +114,7 @@ class SelectConfig:
         Raises:
             UserError: two of them cannot stand together, or one is no good.
         """
-        self.search.check_places()
+        check_places(self.search)
         self.settings()
         read_prices(self.price)
         if self.evaluate and self.search.scorer:
@@ -131,13 +131,13 @@ class SelectConfig:
         Raises:
             UserError: one is not written so, not the selector's, or out of range.
         """
-        flags = {"seed": self.search.seed} | {name: getattr(self, name) for name in FLAGS[1:]}
+        flags = {"seed": self.search.seed} | {name: getattr(self, name) for name in FLAGS}
         settings = {name: value for name, value in flags.items() if value is not None}
         for text in self.option:
             if not (parts := OPTION.fullmatch(text)):
                 raise UserError(f"--option is {text!r}; expected NAME=NUMBER, as in n_initial=5")
             name, value = parts["name"].replace("-", "_"), parts["value"]
-            if name in FLAGS:
+            if name in flags:
                 flag = f"--{name.replace('_', '-')} {value}"
                 raise UserError(f"--option {text} has a flag of its own: write {flag}")
             settings[name] = int(value) if value.isdecimal() else float(value)
@@ -160,11 +160,11 @@ def read_dataset(config: SelectConfig) -> Dataset:
     Raises:
         UserError: the file or the scorer is no good.
     """
-    place = config.search.task
-    if config.evaluate and place:
-        table = read_table(Path(place))
+    path = config.search.task
+    if config.evaluate and path:
+        table = read_table(Path(path))
         rows = [dict(cells) for _, cells in table.rows(table.columns)]
-        return Dataset(Path(place).stem, rows, None)
+        return Dataset(Path(path).stem, rows, None)
     task = config.search.read_task()
     rows = list(map(asdict, task.problems))
     return Dataset(task.name, rows if config.evaluate else task.problems, task)
@@ -228,7 +228,7 @@ class Selection:
         self._on_ray = Lock()
         """Held while tasks run."""
         self.failure = ""
-        """Why no combination can be named, although the selection went through."""
+        """Why there is no winner, although the selection went through."""
         self.first: list[Call] = []
         """One question to each model, as the selection asks it; none of a user's own evaluation."""
         of_each = {"model": config.models, "prompt": tuple(prompts), "mutator": config.mutators}
@@ -299,12 +299,14 @@ class Selection:
         self, cells: Sequence[Cell], tick: Tick = lambda _done: None
     ) -> Generator[Outcome, None, None]:
         """The outcome of each cell, in their order; exceptions in place of scores."""
-        return iterate_parallel(self._outcome, cells, self._config.max_concurrent, tick)
+        return iterate_parallel(self.selector.outcome, cells, self._config.max_concurrent, tick)
 
     def _evaluation(self, choices: Mapping[str, Sequence[str]]) -> Evaluate:
         """What a combination does at a datapoint."""
         config, dispatcher = self._config, self._connection.dispatcher
-        generate = partial(dispatcher.generate, cap=dispatcher.new_cap(config.max_concurrent))
+        generate = partial(
+            dispatcher.generate, cap=dispatcher.servers.new_cap(config.max_concurrent)
+        )
         every: dict[str, Any] = {
             "prices": read_prices(config.price),
             "prompts": self._prompts,
@@ -321,12 +323,6 @@ class Selection:
         self.first = [evaluation.question(problem, model, prompt) for model in choices["model"]]
         return evaluation
 
-    def _outcome(self, cell: Cell) -> Outcome:
-        outcome = self.selector.outcome(cell)
-        if isinstance(outcome, (*ENDS_THE_RUN, ScorerError)):
-            raise outcome
-        return outcome
-
     def _evaluate_on_ray(
         self, folder: Path, limit: FailureLimit, cells: Sequence[Cell], tick: Tick
     ) -> Generator[Outcome, None, None]:
@@ -334,17 +330,17 @@ class Selection:
         config = replace(self._config, server=self._connection.for_jobs(self._config.server))
         job = partial(evaluate_arm, config=config, prompts=self._prompts, folder=folder)
         arms: dict[int, list[int]] = {}
-        for arm, place in cells:
-            arms.setdefault(arm, []).append(place)
+        for arm, index in cells:
+            arms.setdefault(arm, []).append(index)
         outcomes: dict[Cell, Outcome] = {}
         requests, hosts = list(arms.items()), self._connection.dispatcher.hosts
         running = run_on_ray(job, requests, hosts, lambda: tick(len(outcomes)))
         with self._on_ray, closing(running) as results:
-            for (arm, places), (found, failed) in zip(requests, results, strict=True):
+            for (arm, indices), (found, failed) in zip(requests, results, strict=True):
                 limit.add(failed)
-                for place, outcome in zip(places, found, strict=True):
+                for index, outcome in zip(indices, found, strict=True):
                     is_failure = isinstance(outcome, Failure)
-                    outcomes[arm, place] = outcome.error() if is_failure else outcome
+                    outcomes[arm, index] = outcome.error() if is_failure else outcome
         yield from (outcomes[cell] for cell in cells)
 
     def _check_function(self, outcomes: Sequence[Outcome]) -> None:
@@ -362,11 +358,11 @@ class Selection:
             found = selector.results()
             says = f"best {found.best.score:.3f}: {label_of(found.best.combination)}"
         except NoWinnerError as error:
-            found, says = error.results, "none can be named"
+            found, says = error.results, "no winner"
             self.failure = f"{error}: mend that, or go on with --resume and a larger --max-errors"
         write_stderr(f"evaluations: {found.evaluations} made, {one_line(says)}")
-        named = {"selector": config.selector, "seed": config.search.seed}
-        results = {**named, "dataset": self._dataset.name, **found.to_dict()}
+        settings = {"selector": config.selector, "seed": config.search.seed}
+        results = {**settings, "dataset": self._dataset.name, **found.to_dict()}
         priced = set(map(short_name, read_prices(config.price)))
         latencies, trails = {}, self._trails()
         for row in results["combinations"]:
@@ -407,7 +403,7 @@ def evaluate_arm(
 ) -> tuple[list[Any], list[str]]:
     """A job on Ray: evaluate a combination at some datapoints, on a connection of its own.
 
-    The request is the number of the combination, and the places of the datapoints.
+    The request is the index of the combination, and the indices of the datapoints.
 
     Returns:
         The outcome at each datapoint, and why calls failed, as `CallOutcomes.read` says it.
@@ -416,7 +412,7 @@ def evaluate_arm(
         UserError: a file that the config names cannot be used on this machine.
         Exception: what no combination is to blame for.
     """
-    arm, places = request
+    arm, indices = request
     server = connect(config.server, at=hosts, simulated_target=SOLVERS[0])
     with interruptible(), server as connection, ExitStack() as stack:
         digests = connection.digests("", *config.models)
@@ -424,7 +420,7 @@ def evaluate_arm(
         keep_replies(replies, config.search.cache, connection, digests, stack)
         selection = Selection(config, read_dataset(config), prompts, connection)
         calls = CallOutcomes(replies, connection.dispatcher, SPARED)
-        cells = [(arm, place) for place in places]
+        cells = [(arm, index) for index in indices]
         try:
             with closing(selection.evaluate(cells)) as found:
                 outcomes = [Failure(x) if isinstance(x, Exception) else x for x in found]

@@ -27,19 +27,18 @@ from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter
 from records.resume import check_fingerprints, check_options
 from records.run_folder import METRICS, ResumableError
-from records.terminal import write_stderr
 from search.config import SearchConfig
 from search.progress import SearchProgress
 from search.task import ScorerError
 
 MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
-"""The options that any resumed search may change, beside those of hosts and limits: nothing that a
-reply depends on. It is played again from its start over the replies it has: another scorer may lead
-it elsewhere, and it is still one search."""
+"""Options that any resumed search may change, beside those of hosts and limits: no reply depends on
+them. A resumed search is played again from its start over its log of replies, so with another
+scorer it may take other turns, and asks for the replies that it then lacks."""
 PARTS = "parts.json"
 LIMIT_WINDOWS, LEAST_WINDOW = 8, 64
-"""--max-failed is judged over so many times the calls side by side, and so many more: failing calls
-end last, as they are tried again."""
+"""--max-failed is judged over 8 times the calls made concurrently, and 64 more. Calls that fail are
+retried, so they end last and together: among fewer calls their share would look too large."""
 
 
 class CallOutcomes:
@@ -127,7 +126,7 @@ class Search:
 
     config: Any
     """That of the command, as it is resolved: `--config` reads it back."""
-    says: str
+    description: str
     """What it is, in a few words."""
     what: str
     """What its progress is counted in, as in "generations"."""
@@ -137,10 +136,11 @@ class Search:
     """Calls that one of these takes at most, shown as it goes on; 0 shows none."""
     most_calls: int | None
     """Calls of the whole search at most, failed attempts left out; None: nobody knows."""
-    width: int
-    """Calls side by side at most."""
-    parts: Mapping[str, object]
-    """Plain data that the config only names, by their names: the same in a resumed search."""
+    max_concurrency: int
+    """The most calls at once."""
+    inputs: Mapping[str, object]
+    """What the search reads beside its config, such as the task, by name, as plain data; a resumed
+    search has to have the same."""
     run: Callable[[SearchRecorder], Found]
     first: Sequence[Call] = ()
     """Questions to the target models that show, before the search begins, whether they answer."""
@@ -191,14 +191,14 @@ def run_search(session: Session, search: Search) -> Found:
     """
     folder, connection = session.folder, session.connection
     for reply in [connection.dispatcher.generate(call) for call in search.first]:
-        check_reply("target", reply, write_stderr, required=len(search.first) == 1)
+        check_reply("target", reply, required=len(search.first) == 1)
     fingerprints = {f"model {name}": digest for name, digest in session.digests.items()}
-    for name, part in search.parts.items():
-        fingerprints[name] = sha256(repr(part).encode()).hexdigest()
+    for name, value in search.inputs.items():
+        fingerprints[name] = sha256(repr(value).encode()).hexdigest()
     if search.config.search.resume and (folder.path / PARTS).exists():  # else killed before
         check_fingerprints(fingerprints, folder)
     config = replace(search.config, server=connection.resolve(search.config.server))
-    session.begin(config, search.says, most_calls=search.most_calls)
+    session.begin(config, search.description, most_calls=search.most_calls)
     folder.write_json(PARTS, fingerprints)
     return session.play(partial(_search, session, search))
 
@@ -211,10 +211,11 @@ def _search(session: Session, search: Search) -> Found:
         search.total,
         dispatcher,
         calls_each=search.calls_each,
-        lanes=search.width,
+        lanes=search.max_concurrency,
         slots_setting=connection.slots_setting,
     )
-    window, most = LIMIT_WINDOWS * search.width + LEAST_WINDOW, search.config.search.max_failed
+    window = LIMIT_WINDOWS * search.max_concurrency + LEAST_WINDOW
+    most = search.config.search.max_failed
     limit = FailureLimit(most, window, what="calls failed", flag="--max-failed")
     outcomes = CallOutcomes(session.replies, dispatcher, search.spared)
 

@@ -1,6 +1,6 @@
 """How a selection goes on: which combinations are evaluated next, on which datapoints.
 
-A strategy is a generator. It yields rounds of cells, (number of a combination, place of a
+A strategy is a generator. It yields rounds of cells, (index of a combination, index of a
 datapoint); when it goes on, the table has their scores. A round ends before the next is decided,
 so results depend on the seed and the scores alone, never on how many evaluations run at once.
 Rounds are few and large: at the end of each, slots of a server are idle.
@@ -54,9 +54,9 @@ class ScoreTable:
     """
 
     def __init__(self, shape: Sequence[int], size: int, *, delta: float, max_errors: float) -> None:
-        self.places = np.array(list(itertools.product(*map(range, shape))))
+        self.choices = np.array(list(itertools.product(*map(range, shape))))
         """(N, number of names): the numbers of each arm's choices."""
-        self.arms = range(len(self.places))
+        self.arms = range(len(self.choices))
         self.size, self.delta, self.max_errors = size, delta, max_errors
         self.scores: Floats = np.full((len(self.arms), size), np.nan)
         """(N, M): nan where nothing was evaluated, 0 where that failed."""
@@ -68,7 +68,7 @@ class ScoreTable:
         self.verdicts: dict[int, str] = {}
         """What a strategy knows of an arm, in a few words."""
         self.ruled_out: set[int] = set()
-        """The arms that a strategy will not name."""
+        """The arms that cannot win any more."""
 
     def write(self, cell: Cell, outcome: Outcome) -> None:
         """Write the outcome of a cell; what is no score from 0 to 1 is an error."""
@@ -98,12 +98,12 @@ class ScoreTable:
     def mean(self, arm: int) -> float:
         """The mean score of an arm, an error as 0; nan without any."""
         seen = self.seen(arm)
-        return round(float(seen.mean()), 12) if len(seen) else math.nan  # no rounding of floats
+        return round(float(seen.mean()), 12) if len(seen) else math.nan  # so that ties are equal
 
     def missing(self, arms: Sequence[int], end: int | None = None) -> list[Cell]:
-        """The cells of these arms, up to a place, that were not evaluated: place by place."""
+        """The cells of these arms that were not evaluated, datapoint by datapoint, up to `end`."""
         empty = np.argwhere(np.isnan(self.scores[list(arms), :end].T))
-        return [(arms[number], place) for place, number in empty.tolist()]
+        return [(arms[row], index) for index, row in empty.tolist()]
 
     def is_unfit(self, arm: int) -> bool:
         """Whether an arm has failed at more datapoints than it may of the whole dataset."""
@@ -122,7 +122,7 @@ class ScoreTable:
 
         return sorted(self.ranked(arms), key=lambda arm: -low(arm))[:1]
 
-    def named(self) -> int | None:
+    def winner(self) -> int | None:
         """The best of the arms evaluated on the whole dataset; before there is one, of all."""
         whole = self.ranked(np.flatnonzero(self.counts == self.size).tolist())
         return next(iter(whole or self.ranked(self.arms)), None)
@@ -153,7 +153,7 @@ def hill_climbing(
 
     A neighbour differs in one choice; a climb evaluates `batch_size` of them together.
     """
-    near = [np.flatnonzero((table.places != at).sum(1) == 1).tolist() for at in table.places]
+    near = [np.flatnonzero((table.choices != at).sum(1) == 1).tolist() for at in table.choices]
 
     def top(here: int) -> int:
         """Where a climb is, as far as was evaluated."""
@@ -183,10 +183,10 @@ def bayesian(
     from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
     from sklearn.gaussian_process.kernels import Matern, WhiteKernel  # type: ignore[import-untyped]
 
-    codes = np.hstack([np.eye(column.max() + 1)[column] for column in table.places.T])
+    codes = np.hstack([np.eye(column.max() + 1)[column] for column in table.choices.T])
     drawn = _some(table, rng, budget)
     left = len(drawn)
-    batch = drawn[: min(math.ceil(left / 2), 2 * table.places.shape[1] + 2)]
+    batch = drawn[: min(math.ceil(left / 2), 2 * table.choices.shape[1] + 2)]
     while batch:
         yield table.missing(batch)
         left -= len(batch)
@@ -280,7 +280,7 @@ def threshold(
     """As arm elimination, but an arm is out once it surely reaches the threshold, or surely fails.
 
     Each is tested at delta divided by their number. The surest that reaches it is evaluated on the
-    whole dataset, or where none does, the surest of all: so one that reaches it is named, if any.
+    whole dataset, or where none does, the surest of all: so one that reaches it wins, if any does.
     """
     yield from _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
 
@@ -303,12 +303,12 @@ def _race(
 
 
 def _rivals(table: ScoreTable, epsilon: float, out: str) -> list[int]:
-    """The leader and whoever may be more than epsilon above it."""
+    """The leader, and the arms that may be more than epsilon above it."""
     delta = table.delta / max(1, len(table.arms) - 1)
     fit = table.ranked(table.arms)
     table.verdicts = {}
     for arm in fit[1:]:
-        # All see the datapoints in one order: what both have seen is a beginning of it.
+        # All arms see the datapoints in one order: both have seen the first `count` of them.
         count = min(len(table.seen(fit[0])), len(table.seen(arm)))
         a, b = table.scores[[fit[0], arm], :count]
         if is_better(a, b, delta, margin=-epsilon, population=table.size):
@@ -318,7 +318,10 @@ def _rivals(table: ScoreTable, epsilon: float, out: str) -> list[int]:
 
 
 def _undecided(table: ScoreTable, threshold: float) -> list[int]:
-    """Those of whom it is not known whether they reach the threshold; else the surest that does."""
+    """The arms of which it is not known whether they reach the threshold.
+
+    Where it is known of all, the one that reaches it most surely, or else the surest of all.
+    """
     needed = -math.log(table.delta / len(table.arms))
     known: dict[str, list[int]] = {"reaches": [], "does not reach": [], "undecided": []}
     for arm in table.ranked(table.arms):
@@ -336,7 +339,7 @@ def _undecided(table: ScoreTable, threshold: float) -> list[int]:
 
 
 Strategy: TypeAlias = Callable[..., Cells]
-"""`(table, rng, *, settings) -> rounds of cells`; who is to be named is evaluated everywhere."""
+"""`(table, rng, *, settings) -> rounds of cells`; the winner has to be evaluated everywhere."""
 _SOME = "The best of those seen, each on all datapoints; of the others nothing is claimed."
 _WRONG = "with a chance of error of at most {delta:g}"
 SELECTORS: Mapping[str, tuple[Strategy, str, str]] = {
@@ -347,7 +350,7 @@ SELECTORS: Mapping[str, tuple[Strategy, str, str]] = {
     "threshold": (
         threshold,
         "best so far",
-        f"Who reaches {{threshold:g}} on these datapoints and who does not, {_WRONG}.",
+        f"Which combinations reach {{threshold:g}} on these datapoints and which do not, {_WRONG}.",
     ),
     "epsilon_lucb": (
         epsilon_lucb,
@@ -358,7 +361,7 @@ SELECTORS: Mapping[str, tuple[Strategy, str, str]] = {
     "matrix_ucb": (
         matrix_ucb,
         "best so far",
-        "No chance of error is claimed: the calls went where a score may be high.",
+        "No chance of error is claimed: most evaluations went where a high score was likely.",
     ),
 }
-"""By name: the strategy, what it says of the one that it names, and what it claims."""
+"""By name: the strategy, what it says of the winner, and what it claims."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ollama_utils.types import Call, Completion, Think, is_text
 from records.errors import nearest
 from records.user_file import error_line, load_function, score_of
 from scorers.answers import MEASURES, Measure, check_answers, is_right, rightness
+from simulator.settings import PROBLEMS
 
 SEED_INSTRUCTIONS = 'Solve the problem. End with "Answer:" and the answer alone.'
 """The plain instructions that a search begins with."""
@@ -56,14 +56,13 @@ class ScorerError(ValueError):
     """A user's scorer or evaluation raised, or did not return a number from 0 to 1."""
 
 
-def exact_answer(problem: Problem, reply: str) -> float:
-    """1 for a reply whose final answer is the problem's, see `scorers.answers.is_right`; else 0."""
-    return measured(is_right, problem, reply)
-
-
 def measured(measure: Measure, problem: Problem, reply: str) -> float:
     """How right a reply is by a measure; 0 where no answer is known."""
     return rightness(measure, reply, problem.answers)
+
+
+exact_answer: Scorer = partial(measured, is_right)
+"""1 for a reply whose final answer is the problem's, see `scorers.answers.is_right`; else 0."""
 
 
 def load_scorer(spec: str) -> Scorer:
@@ -156,7 +155,7 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
         if not question:
             raise ValueError(f"{place} has no question; expected a text under 'question'")
         if not found and (measure or str(cells.get(answers) or "").strip()):
-            expected = "a text or a number, or a list of such; or a --scorer that needs no answers"
+            expected = "a text or a number, or a list of these; or a --scorer that needs no answers"
             raise ValueError(
                 f"{place} has {cells.get(answers)!r:.60} under {answers!r}; expected {expected}"
             )
@@ -199,8 +198,7 @@ def _scoring(scorer: str | None) -> tuple[Measure | None, Scorer]:
 @cache
 def bundled_task() -> Task:
     """The bundled everyday problems: arithmetic, letters, sorting, calendar and units."""
-    with resources.as_file(resources.files("search.tasks").joinpath("everyday.jsonl")) as path:
-        return read_task(path)
+    return replace(read_task(PROBLEMS), name="everyday")
 
 
 def ask_problem(

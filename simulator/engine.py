@@ -153,7 +153,7 @@ class Engine:
         """What was counted since the last reset; durations in seconds."""
         busy_s = self._busy_s + sum(map(self._held_s, self._active))
         return {
-            "window_s": self.now_s() - self._since_s,  # read last: no more is busy than there was
+            "window_s": self.now_s() - self._since_s,
             "busy_slot_s": busy_s,
             "loads": self._loads,
             "prompt_tokens": self._prompt_tokens,
@@ -205,11 +205,6 @@ class Engine:
             with suppress(TimeoutError):
                 await asyncio.wait_for(turn.moved.wait(), left_s)
             await self.running.wait()
-
-    def unload(self, model: str) -> None:
-        """Let go of a model that no call uses."""
-        if model in self.runners and not self.runners[model].turns:
-            del self.runners[model]
 
     def _held_s(self, turn: Turn) -> float:
         """Seconds since the last reset for which a call has held its slot."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simulator import solver
 from simulator.chance import pick, share_of
 from simulator.prompts import shown
 from simulator.world import World, tokenise
@@ -36,29 +37,32 @@ def is_asked(prompt: str) -> bool:
     )
 
 
-def judgement(world: World, prompt: str, digest: bytes) -> dict[str, Any]:
+def judgement(world: World, shape: object, prompt: str, digest: bytes) -> dict[str, Any]:
     """The judgement of the answer in a prompt, with the seeded errors.
 
-    The intent is that of the question if the rewording takes it up, or, without one, if the answer
-    does.
+    The intent is that of the question if the rewording has a word of it, or, without a rewording,
+    if the answer has. Where the shape has a score alone, and the question is a problem that is
+    known, the score says whether the answer is right.
     """
     question, rewording = shown("question", prompt) or "", shown("rewording", prompt)
     answer = shown("answer", prompt)
     said = prompt if answer is None else answer
+    errs = share_of(digest, "label error") < world.file.judge.error_rate
+    fields = shape.get("properties") if isinstance(shape, dict) else None
+    if isinstance(fields, dict) and set(fields) == {"score"}:
+        right = solver.verdict(question, said)
+        if right is not None:
+            return {"score": pick(_GRADES[right ^ errs], digest, "score")}
     label = true_label(world, said)
-    if share_of(digest, "label error") < world.file.judge.error_rate:
+    if errs:
         label = pick([other for other in LABELS if other != label], digest, "wrong label")
     quotes_nothing = _known_label(world, said) is not None and "“" not in said
-    kept = _is_about(question, rewording or said) or (not rewording and quotes_nothing)
+    asked = _stems(question)
+    is_about = not asked or bool(asked & _stems(rewording or said))
+    kept = is_about or (not rewording and quotes_nothing)
     if share_of(digest, "intent error") < world.file.judge.intent_error_rate:
         kept = not kept
     return {"label": label, "score": pick(_SCORES[label], digest, "score"), "intent_kept": kept}
-
-
-def grade(world: World, digest: bytes, *, right: bool) -> dict[str, Any]:
-    """The score of an answer that is right or wrong, with the seeded errors of the label."""
-    right ^= share_of(digest, "label error") < world.file.judge.error_rate
-    return {"score": pick(_GRADES[right], digest, "score")}
 
 
 def true_label(world: World, answer: str) -> Label:
@@ -77,12 +81,6 @@ def _known_label(world: World, answer: str) -> Label | None:
         if any(fragment in answer for fragment in world.fragments[label]):
             return label
     return None
-
-
-def _is_about(question: str, text: str) -> bool:
-    """Whether a text takes up a word of the question."""
-    asked = _stems(question)
-    return not asked or bool(asked & _stems(text))
 
 
 def _stems(text: str) -> set[str]:

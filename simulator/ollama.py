@@ -7,7 +7,6 @@ client tells errors apart by them.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -27,8 +26,6 @@ VERSION = "0.33.0"
 _STAYS = timedelta(minutes=5)
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
 _SIZE_BYTES = 4_000_000_000
-_AT_ONCE = {"0", "0s", "0m", "0h", "0.0"}
-"""Values of `keep_alive` that unload a model."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -78,19 +75,13 @@ def find_model(state: State, name: str) -> str:
 
 
 def _read_words(endpoint: str, state: State, raw: bytes) -> Work:
-    """The work of `/api/generate` or `/api/chat`; without words it loads or unloads the model."""
+    """The work of `/api/generate` or `/api/chat`."""
     body = parse(raw)
     model = find_model(state, body.get("model", ""))
-    has_words = body.get("prompt" if endpoint == "generate" else "messages")
-    unloads = not has_words and str(body.get("keep_alive")) in _AT_ONCE
-    reply = Reply(prompt_tokens=0, text="", text_tokens=0, reason="unload" if unloads else "load")
-    if has_words:
-        reply = state.composer.reply(read_question(state, model, body, endpoint))
+    reply = state.composer.reply(read_question(state, model, body, endpoint))
     chunk = partial(_chunk, body["model"], endpoint)
 
     def whole(turn: Turn) -> Body:
-        if unloads:
-            state.engine.unload(model)
         return chunk(Piece(reply.tokens, reply.thinking, reply.text)) | _done(reply, turn)
 
     def chunks(turn: Turn) -> Iterator[tuple[int, bytes]]:
@@ -105,7 +96,7 @@ def _read_words(endpoint: str, state: State, raw: bytes) -> Work:
         prompt_tokens=reply.prompt_tokens,
         tokens=reply.tokens,
         whole=whole,
-        chunks=chunks if has_words and body.get("stream", True) else None,
+        chunks=chunks if body.get("stream", True) else None,
         content_type="application/x-ndjson",
     )
 
@@ -134,7 +125,6 @@ def read_question(state: State, model: str, body: Body, endpoint: str) -> Questi
         prompt=prompt,
         system=system,
         history=history,
-        template=body.get("template", ""),
         think=think,
         format=body.get("format") or None,
         temperature=float(options.get("temperature", 0.8)),
@@ -142,8 +132,6 @@ def read_question(state: State, model: str, body: Body, endpoint: str) -> Questi
         num_predict=int(options.get("num_predict", -1)),
         num_ctx=_context_tokens(state, body),
         stop=tuple(filter(None, options.get("stop", ()))),
-        truncate=body.get("truncate", True),
-        shift=body.get("shift", True),
     )
 
 
@@ -166,31 +154,22 @@ def read_embed(state: State, raw: bytes) -> Work:
     """The work of a request for embeddings, which both wires ask for in the same fields.
 
     Raises:
-        ApiError: the model is not here, or a text is too long and must not be cut.
+        ApiError: the model is not here, or a text is too long.
     """
     body = parse(raw)
     model, texts = find_model(state, body.get("model", "")), body.get("input") or []
     texts = [texts] if isinstance(texts, str) else texts
     most, counts = _context_tokens(state, body), [count_tokens(text) for text in texts]
-    if max(counts, default=0) > most and not body.get("truncate", True):
+    if max(counts, default=0) > most:
         raise ApiError(400, "the input length exceeds the context length")
-    tokens = sum(min(count, most) for count in counts)
-    dimensions = int(body.get("dimensions", 0))
+    tokens = sum(counts)
 
     def whole(turn: Turn) -> Body:
         rows = [state.composer.world.embed(text) for text in texts]
-        shortened = [_shortened(row, dimensions) for row in rows]
         counted = {"prompt_eval_count": tokens, **_durations(turn)}
-        return {"model": body["model"], "embeddings": shortened, **counted}
+        return {"model": body["model"], "embeddings": rows, **counted}
 
     return Work(model=model, num_ctx=most, prompt_tokens=tokens, whole=whole)
-
-
-def _shortened(row: list[float], dimensions: int) -> list[float]:
-    """The first `dimensions` numbers, of length 1 again; all of them for 0."""
-    part = row[:dimensions] if dimensions > 0 else row
-    norm = math.hypot(*part)
-    return [value / norm for value in part] if norm else [1.0, *part[1:]]
 
 
 def _chunk(named: str, endpoint: str, piece: Piece) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from simulator.serving import STATE, ApiError, Body, State, Work, answer, as_jso
 PATHS = ("/v1/", "/props")
 """Where requests are this API's, or llama.cpp's own."""
 _SAMPLING = ("temperature", "seed")
-_THINK: dict[str, bool | str] = {"minimal": "low", "xhigh": "max", "ultra": "max", "none": False}
-"""Ollama's `think` for an effort, where it is not called so there, too."""
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 503: "unavailable_error"}
 
 
@@ -141,9 +139,8 @@ def _joined(message: Body) -> Body:
 
 def _think(body: Body) -> Any:  # noqa: ANN401 - JSON
     """Whether to think, or how hard: OpenAI's effort, else llama.cpp's `chat_template_kwargs`."""
-    effort = body.get("reasoning", {}).get("effort") or body.get("reasoning_effort")
-    if effort:
-        return _THINK.get(effort, effort)
+    if effort := body.get("reasoning_effort"):
+        return False if effort == "none" else effort
     return body.get("chat_template_kwargs", {}).get("enable_thinking")
 
 

@@ -39,8 +39,8 @@ class ChildServer:
     """A module that serves in its own process, as a context manager.
 
     The process announces on stdout where it listens, as one line of JSON with `host`, before the
-    constructor returns. It ignores Ctrl-C. It ends at `stop()`; it is given the number of this
-    process, and ends soon after this one has died, too.
+    constructor returns. It ignores Ctrl-C. It ends at `stop()`, or soon after the process that
+    started it has died.
 
     Args:
         module: is run, with `arguments`, a port (0 for any) and the number of this process.
@@ -90,7 +90,7 @@ class ChildServer:
     def ensure_running(self) -> str | None:
         """Start the process again if it has died, up to `MOST_RESTARTS` times.
 
-        Returns None when it runs, else in one line why it never will again.
+        Returns None if it runs now, else one line that says why it cannot be started any more.
         """
         with self._lock:
             if self._process.poll() is None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from simulator import judge, mutator, solver
 from simulator.chance import digest_of, share_of
-from simulator.prompts import query_of, shown, task_of, without_boundaries
+from simulator.prompts import query_of, task_of, without_boundaries
 from simulator.world import World
 from simulator.world_file import Model
 
@@ -23,8 +23,6 @@ _CHARACTERS_A_TOKEN = 4
 """An assumption."""
 _DEEPEST = 8
 """Of a schema that refers to itself: deeper lists are empty."""
-_KEPT_TOKENS = 4
-"""Ollama's `num_keep`: tokens of the beginning that a cut leaves."""
 THINKING = {"high": 2.0, "medium": 1.0, "low": 0.5, "max": 4.0}
 """How long a model thinks, in lengths of a reply (an assumption), as Ollama's errors order them."""
 
@@ -34,7 +32,7 @@ class SchemaError(ValueError):
 
 
 class PromptTooLongError(Exception):
-    """A prompt does not fit into the context, and must not be cut; `body` is llama.cpp's error."""
+    """A prompt does not fit into the context; `body` is llama.cpp's error."""
 
     def __init__(self, tokens: int, context: int) -> None:
         text = f"request ({tokens} tokens) exceeds the available context size ({context} tokens)"
@@ -57,7 +55,6 @@ class Question:
     system: str = ""
     history: tuple[tuple[str, str], ...] = ()
     """The other turns of a chat, each a role and a text."""
-    template: str = ""
     think: bool | str | None = None
     """Whether it is to think, or how hard; None leaves it to the model."""
     format: Any = None
@@ -67,20 +64,16 @@ class Question:
     num_predict: int = -1
     """The most tokens of a reply, its thoughts included; below 1 is no limit."""
     num_ctx: int = 4096
-    """Tokens of prompt and reply that the model holds."""
+    """Tokens of a prompt that the model holds."""
     stop: tuple[str, ...] = ()
     """Texts before which a reply ends."""
-    truncate: bool = True
-    """Whether a prompt that is too long is cut."""
-    shift: bool = True
-    """Whether the reply goes on when the context is full."""
 
     def digest(self, *more: object) -> bytes:
         """Stands for all that decides the reply: at temperature 0 the seed is no part of it."""
         said = (self.prompt, self.system, json.dumps(self.history))
         shape = json.dumps(self.format, sort_keys=True)
         drawn = (self.temperature, self.seed) if self.temperature > 0 else ()
-        content = (*map(without_boundaries, said), self.template, shape)
+        content = (*map(without_boundaries, said), "", shape)  # the "" stays: it goes into replies
         return digest_of(*more, self.model, *content, *drawn)
 
 
@@ -98,12 +91,11 @@ class Reply:
     """A reply, known in full before its time begins."""
 
     prompt_tokens: int
-    """Those that were read: of a prompt that was cut, what was left."""
     text: str
     text_tokens: int
     thinking: str = ""
     thought_tokens: int = 0
-    reason: Literal["stop", "length", "load", "unload"] = "stop"
+    reason: Literal["stop", "length"] = "stop"
 
     @property
     def tokens(self) -> int:
@@ -140,10 +132,13 @@ class Composer:
         """The reply to a question.
 
         Raises:
-            PromptTooLongError: the prompt does not fit, and `truncate` is False.
+            PromptTooLongError: the prompt does not fit into the context.
             SchemaError: the format cannot be followed.
         """
-        prompt, prompt_tokens = _fitted(question)
+        read = [question.system, question.prompt, *(text for _, text in question.history)]
+        prompt, prompt_tokens = question.prompt, max(1, sum(map(count_tokens, read)))
+        if prompt_tokens > question.num_ctx:
+            raise PromptTooLongError(prompt_tokens, question.num_ctx)
         level = self._thinking_level(question)
         digest = question.digest(self.seed, level)
         role = self._role(question, prompt)
@@ -179,7 +174,8 @@ class Composer:
         """What the model says."""
         world, rules = self.world, self.world.file.solver
         if role == "judge":
-            return _as_json(question.format, self._judgement(question.format, prompt, digest), "")
+            judged = judge.judgement(world, question.format, prompt, digest)
+            return _as_json(question.format, judged, "")
         if role == "mutator":
             task = task_of(prompt, question.system)
             edited = solver.edit_instructions(rules, task, digest)
@@ -191,17 +187,6 @@ class Composer:
         else:
             text = world.answer(query_of(prompt), digest)
         return text if question.format is None else _as_json(question.format, {}, text)
-
-    def _judgement(self, shape: object, prompt: str, digest: bytes) -> dict[str, Any]:
-        """The judge's values; a score alone goes by whether a known problem is solved."""
-        answer = shown("answer", prompt)
-        properties = shape.get("properties") if isinstance(shape, dict) else None
-        if isinstance(properties, dict) and set(properties) == {"score"}:
-            said = prompt if answer is None else answer
-            right = solver.verdict(shown("question", prompt) or "", said)
-            if right is not None:
-                return judge.grade(self.world, digest, right=right)
-        return judge.judgement(self.world, prompt, digest)
 
 
 def count_tokens(text: str) -> int:
@@ -215,31 +200,12 @@ def _divided(text: str, count: int) -> list[str]:
     return [text[begin:end] for begin, end in pairwise(ends)]
 
 
-def _fitted(question: Question) -> tuple[str, int]:
-    """What is read of the last turn, and the tokens of all that is read.
-
-    As Ollama cuts: the oldest turns go, then of what is left the middle, down to half a context.
-    """
-    most, turns = question.num_ctx, [count_tokens(text) for _, text in question.history]
-    rest = count_tokens(question.system) + count_tokens(question.prompt)
-    if sum(turns) + rest > most and not question.truncate:
-        raise PromptTooLongError(sum(turns) + rest, most)
-    while turns and sum(turns) + rest > most:
-        del turns[0]
-    if sum(turns) + rest <= most:
-        return question.prompt, max(1, sum(turns) + rest)
-    left = most - max((most - _KEPT_TOKENS) // 2, 1)
-    return question.prompt[-left * _CHARACTERS_A_TOKEN :], left
-
-
 def _ended(question: Question, reply: Reply) -> Reply:
-    """The reply up to its end: before a stop text, at its limit, or when the context is full."""
+    """The reply up to its end: before a stop text, or at its limit."""
     text, count = reply.text, reply.text_tokens
     if found := [at for each in question.stop if (at := text.find(each)) >= 0]:
         count, text = max(1, -(-min(found) * count // len(text))), text[: min(found)]
     most = question.num_predict if question.num_predict > 0 else math.inf
-    if not question.shift:
-        most = min(most, max(question.num_ctx - reply.prompt_tokens, 1))
     if reply.thought_tokens + count <= most:
         return replace(reply, text=text, text_tokens=count)
     thoughts = min(reply.thought_tokens, int(most))

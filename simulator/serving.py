@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,13 @@ from simulator.world_file import Model
 
 Body = Mapping[str, Any]
 """A JSON object."""
-CRASHED = 500
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
 CRASH = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
     "error, check ollama server logs for details"
 )
+_TEXTS = {500: CRASH, 503: BUSY}
+"""By status, Ollama's words; any other status is that of a gateway."""
 
 
 def as_json(payload: Body) -> bytes:
@@ -141,37 +143,55 @@ async def _struck(
     request: web.Request, state: State, work: Work, fault: Fault | None, arrived_s: float
 ) -> web.StreamResponse:
     """Answer a call; a fault fails it, delays it, breaks its connection off or spoils its reply."""
-    breaks, is_garbage = None, False
-    match fault:
-        case Fault(kind="status", status=500 | 503 as status):
-            raise ApiError(status, CRASH if status == CRASHED else BUSY)
-        case Fault(kind="status", status=status):
-            page = "<html>no</html>"
-            return web.Response(status=status, text=page, content_type="text/html")
-        case Fault(kind="late", seconds=seconds):
-            await asyncio.sleep(seconds)
-            arrived_s = state.engine.now_s()
-        case Fault(kind="drop" | "hang"):
-            breaks = fault
-        case Fault(kind="garbage"):
-            is_garbage = True
-    streams = work.chunks is not None and not is_garbage
-    response: web.StreamResponse | None = None
-    asked = (work.model, work.num_ctx, work.prompt_tokens, work.tokens)
-    async with state.engine.turn(*asked, arrived_s) as turn:
-        if streams and (breaks is None or breaks.at != "start"):
-            half = breaks is not None and breaks.at == "body"
-            response = await _stream(request, state, work, turn, half=half)
+    if fault is None:
+        return await _whole(request, state, work, arrived_s)
+    if fault.kind == "status":
+        if fault.status in _TEXTS:
+            raise ApiError(fault.status, _TEXTS[fault.status])
+        page = "<html>no</html>"
+        return web.Response(status=fault.status, text=page, content_type="text/html")
+    if fault.kind == "late":
+        await asyncio.sleep(fault.seconds)
+        return await _whole(request, state, work, state.engine.now_s())
+    if fault.kind == "garbage":
+        async with _turn(state, work, arrived_s) as turn:
+            pass
+        return _json_response(garbage(fault, request.path, work.whole(turn)))
+    return await _broken(request, state, work, fault, arrived_s)
+
+
+def _turn(state: State, work: Work, arrived_s: float) -> AbstractAsyncContextManager[Turn]:
+    """The time in a slot that the work takes."""
+    return state.engine.turn(work.model, work.num_ctx, work.prompt_tokens, work.tokens, arrived_s)
+
+
+def _json_response(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
+
+
+async def _whole(
+    request: web.Request, state: State, work: Work, arrived_s: float
+) -> web.StreamResponse:
+    """Answer a call as it should be, streamed or not."""
+    async with _turn(state, work, arrived_s) as turn:
+        streams = work.chunks is not None
+        response = await _stream(request, state, work, turn, half=False) if streams else None
     if response is None:
-        reply = work.whole(turn)
-        body = garbage(fault, request.path, reply) if fault and is_garbage else as_json(reply)
-        if breaks is None:
-            return web.Response(body=body, content_type="application/json", charset="utf-8")
-        response = await _part(request, body, breaks.at)
-    if breaks is None:
-        await response.write_eof()
-    else:
-        await _break_off(request, response, breaks)
+        return _json_response(as_json(work.whole(turn)))
+    await response.write_eof()
+    return response
+
+
+async def _broken(
+    request: web.Request, state: State, work: Work, fault: Fault, arrived_s: float
+) -> web.StreamResponse:
+    """Answer a call up to the point where its connection breaks off."""
+    half, streams = fault.at == "body", work.chunks is not None and fault.at != "start"
+    async with _turn(state, work, arrived_s) as turn:
+        response = await _stream(request, state, work, turn, half=half) if streams else None
+    if response is None:
+        response = await _part(request, as_json(work.whole(turn)), fault.at)
+    await _break_off(request, response, fault)
     return response
 
 

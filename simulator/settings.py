@@ -7,12 +7,16 @@ not strings.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 FORMAT = "simulator"
 """What `/api/tags` calls the format of every model; a real server has files of another."""
 WORLDS = ("cautious", "drawn")
 """The bundled worlds: in `cautious` constants may be tuned; in `drawn`, which is chance, never."""
+
+PROBLEMS = Path(__file__).with_name("problems.jsonl")
+"""The problems that simulated solvers know: those of the bundled task."""
 
 
 @dataclass(frozen=True, kw_only=True)

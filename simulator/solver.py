@@ -12,14 +12,13 @@ import operator
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from simulator.chance import digest_of, pick, share_of
 from simulator.prompts import Task
+from simulator.settings import PROBLEMS
 from simulator.world_file import Solver
 
-_PROBLEMS = Path(__file__).parents[1] / "search" / "tasks" / "everyday.jsonl"
 _SUM = re.compile(r"(?<![\w./-])(-?\d+(?:\.\d+)?)\s*([-+*/×÷−])\s*(\d+(?:\.\d+)?)(?!\w|[-/.]\d)")
 _OPERATIONS = {
     "+": operator.add,
@@ -117,8 +116,8 @@ def _wrong(known: Problem, digest: bytes) -> str:
 
 @cache
 def _bundled() -> dict[str, Problem]:
-    """The problems of the bundled task by their questions, which every checkout has."""
-    lines = _PROBLEMS.read_text(encoding="utf-8").splitlines()
+    """The problems of the bundled task by their questions."""
+    lines = PROBLEMS.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines if line.strip()]
     return {_plain(row["question"]): Problem(row["kind"], row["answer"]) for row in rows}
 

@@ -113,8 +113,6 @@ class Mark(Table):
 class Topic(Table):
     """A topic's words, and how suspicious the target finds it, in points."""
 
-    harmful: bool = False
-    """Whether its queries ought to be refused."""
     base: float
     harsh: float = 0.0
     """Points for a harsh word."""

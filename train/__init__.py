@@ -6,18 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train.config import TrainConfig
-    from train.policy import LearnedPolicy, load_policy
+    from train.policy import load_policy
     from train.ppo import LanePPO
 
-__all__ = ["LanePPO", "LearnedPolicy", "TrainConfig", "load_policy"]
+__all__ = ["LanePPO", "load_policy"]
 
-_MODULE_OF = {
-    "LanePPO": "train.ppo",
-    "LearnedPolicy": "train.policy",
-    "TrainConfig": "train.config",
-    "load_policy": "train.policy",
-}
+_MODULE_OF = {"LanePPO": "train.ppo", "load_policy": "train.policy"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported

@@ -11,7 +11,7 @@ model of Li et al. 2010 (arXiv 1003.0146, algorithm 2). A mutator's features, in
     A   its own: of every mutator, whether it was tried and changed the query: what did not help
         says which kind of query this is, and what is to be tried next
 
-The constants were tuned in the simulated worlds `cautious` and `wary`. The prior: what changed the
+The constants were tuned in the simulator's world `cautious`. The prior says: what changed the
 query and did not help will not help a second time, and a rule that changed nothing never will.
 14 mutators have 456 weights, 60 have 4,700; a solution takes time with their third power.
 
@@ -51,25 +51,26 @@ NOISE_VARIANCE = 0.1
 SHARED_MEANS = (0.25, -0.5, -0.1, *(0.0,) * (SHARED - 3))
 SHARED_VARIANCES = (1.0, *(0.05,) * (SHARED - 1))
 RULE_MEAN = -0.4
-"""Of the weight of a rule's own flag that it left the query as it was."""
+"""The prior mean of the weight of "it left the query as it was", for mutators by rule."""
 OWN_VARIANCES = (0.01, 0.05)
 QUERY_VARIANCE = 0.15
-"""Of the weights of components; all components together have a mean square of 1."""
+"""The prior variance of the weights of principal components, whose values together have a mean
+square of 1."""
 TRIED_VARIANCE = 0.02
 PARTIAL_CREDIT = 0.3
-"""Added to the reward of a step that was partly refused, for the next mutator may do the rest. With
-it the greedy choice earns the optimum in `cautious`; without, .88 of it."""
+"""Added to the reward of a step that was refused in part: the next mutator may do the rest. With it
+the greedy choice earns the optimum in the world `cautious`, and without it 88 % of that."""
 ALPHAS = (0.5, 0.8, 1.25, 2.0)
 """LinUCB's alphas, lane by lane, as with the actors of Horgan et al. 2018 (arXiv 1803.00933)."""
 
 MOST_VISITED = 4096
-"""The last states of a bandit that are kept for `fit_network`."""
+"""How many of a bandit's last states are kept for `fit_network`."""
 TEMPERATURE = 0.1
-"""Of the softmax over expected rewards."""
+"""The temperature of the softmax over expected rewards."""
 UPDATES, BATCH, LEARNING_RATE = 600, 128, 2e-3
 VALUE_WEIGHT = 0.5
 LEARNING_RATE_SHARE = 0.25
-"""Of PPO's learning rate, where it goes on with a fitted network."""
+"""The share of PPO's learning rate with which it continues a fitted network."""
 
 
 def credit(info: Mapping[str, Any]) -> float:
@@ -85,7 +86,7 @@ def rule_actions(mutators: Sequence[Mutator]) -> list[int]:
 class LinearBandit(nn.Module):
     """Learns what each of A actions earns from observations that begin with D numbers of a query.
 
-    It computes in float64 and a row at a time, so a row has the same bits beside any others.
+    It computes in float64 and a row at a time, so a row's result does not depend on the others.
     `rules` are the actions whose mutator is a rule.
     """
 
@@ -167,7 +168,7 @@ class LinearBandit(nn.Module):
         self.solve()
 
     def _features(self, observation: Observations) -> Floats:
-        """(A, G)."""
+        """The features of all mutators (A, G) in an observation (size,)."""
         embedding, history = np.split(observation.astype(np.float64), [self.dimension])
         tried, idle, last = history[: 3 * self.num_actions].reshape(3, self.num_actions)
         features = np.ones(self._places.shape)

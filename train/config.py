@@ -28,7 +28,7 @@ from records.settings import (
 MOST_ROWS = 2**24
 """Rows of a rollout: some 25 GB of observations."""
 MAY_CHANGE = ("num-env-steps", "max-workers", "max-unscored")
-"""The options that a resumed training may change, beside those of hosts and limits."""
+"""The options that a resumed training may change, in addition to those of hosts and limits."""
 MOST_BANDIT_MUTATORS = 64
 """A bandit's memory grows with their fourth power."""
 MOST_KEPT, KEPT_SHARE = 1000, 0.3
@@ -105,9 +105,11 @@ class TrainConfig:
     use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
     """Model calls of all lanes side by side, or one after another."""
     schedule: Literal["sequential", "phased", "lanes"] | None = None
-    """Who waits for whom [lanes with batching, sequential without]."""
+    """How lanes take turns: sequential: one call after another; phased: all lanes reword, then all
+    ask, then all are scored; lanes: none waits for another [lanes; with --no-batching
+    sequential]."""
     max_workers: Count | None = None
-    """phased: threads of a phase [8]; lanes: the most lanes that step at once [all]."""
+    """phased: the most calls at once [8]; lanes: the most lanes that step at once [all]."""
     max_unscored: Share = 0.5
     """The run stops, saved, once more than this share of recent steps could not be scored."""
     save_interval: Count = 10
@@ -160,7 +162,7 @@ class TrainConfig:
     @property
     def rows_of_rollout(self) -> int:
         """Steps of each lane in a rollout, of the first ones where they differ."""
-        return self.bandit_steps if self.steps_by_bandit else self.num_steps
+        return self.num_steps if self.algorithm == "ppo" else self.bandit_steps
 
     @property
     def seeds_trained(self) -> range:

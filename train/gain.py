@@ -16,7 +16,7 @@ the run ends at; one wholly above 0 is wrong in 2.5 % of the runs at most:
   the least of the gains over all, and each end the least of the ends. The lower ends need no
   correction (that of the best one must hold, whichever it is); the upper ones share their part.
 
-The slope is how much the policy gained from one look to the next, by 1,000 steps; its intervals
+The slope is how much the policy gained from one look to the next, per 1,000 steps; its intervals
 hold with probability 95 %, all together. That more steps bring as much is a forecast.
 """
 
@@ -37,7 +37,7 @@ from envs.queries import Query, chats_of
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
 from records.errors import describe
-from records.failures import check_failed_share
+from records.failures import FailureLimit
 from records.terminal import write_stderr
 from scorers.betting import interval
 from scorers.statistics import Interval
@@ -56,11 +56,11 @@ Results = Floats
 Choose = Callable[[NDArray[np.float32]], int]
 """An action for an observation (size,)."""
 ERROR = 0.05
-"""How often one of a run's intervals may miss."""
+"""The probability that any of a run's intervals misses the true gain."""
 EQUAL_LOOKS = 9
-"""Looks with equal shares of it; the last of them comes after 256 rollouts."""
+"""So many first looks have equal shares of ERROR; the last of them comes after 256 rollouts."""
 PER = 1000
-"""Steps of a slope."""
+"""A slope is the gain in so many steps."""
 SURE = "gain beyond doubt"
 HOPELESS = "forecast: the least gain is out of reach"
 
@@ -85,7 +85,7 @@ class Look:
     """The fixed mutator that did best."""
     gain: Interval
     slope: Interval | None
-    """Gain by 1,000 steps since the look before; None at the first."""
+    """Gain per 1,000 steps since the look before; None at the first."""
     kept_steps: int
     """Steps on kept queries so far."""
 
@@ -105,7 +105,7 @@ class Look:
         line = f"look at step {self.steps}: gain {_points(self.gain)} over {self.rival!r}, "
         line += "the best of the fixed mutators"
         if self.slope is not None:
-            line += f"; {_points(self.slope)} by {PER:,} steps of late"
+            line += f"; {_points(self.slope)} per {PER:,} steps since the last look"
         if unscored := np.isnan(self.results).sum():
             line += f"; {unscored} kept queries could not be scored"
         return line
@@ -146,12 +146,17 @@ class GainRecord:
             kept_steps=kept_steps,
         )
         self.looks.append(look)
-        if self._settings.until_sure and look.gain.low > 0:
-            self.end = SURE
-        elif self._settings.until_sure and steps_left and slope:
-            highest = look.gain.high + max(0.0, slope.high) * steps_left / PER
-            self.end = HOPELESS if highest < self._settings.least else ""
+        self.end = self._end(look, steps_left) if self._settings.until_sure else ""
         return look
+
+    def _end(self, look: Look, steps_left: int) -> str:
+        """Why the run is to end after this look, or empty."""
+        if look.gain.low > 0:
+            return SURE
+        if not look.slope or not steps_left:
+            return ""
+        highest = look.gain.high + max(0.0, look.slope.high) * steps_left / PER
+        return HOPELESS if highest < self._settings.least else ""
 
     def _intervals(
         self, results: Results, rivals: Floats, delta: float
@@ -201,14 +206,14 @@ class GainRecord:
         """Plain data for `restore`."""
         fixed = {name: results.tolist() for name, results in self.fixed.items()}
         looks = [(look.results.tolist(), look.steps, look.kept_steps) for look in self.looks]
-        return {"fixed": fixed, "looks": looks, "end": self.end}
+        return {"fixed": fixed, "looks": looks}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+    def restore(self, state: Mapping[str, Any], total_steps: int) -> None:
+        """Go on from a state in a run of so many steps, which may be more than it had before."""
         self.fixed = {name: np.array(results) for name, results in state["fixed"].items()}
         for results, steps, kept_steps in state["looks"]:
-            self.add(np.array(results), steps=steps, kept_steps=kept_steps, steps_left=0)
-        self.end = state["end"]
+            left = total_steps - steps
+            self.add(np.array(results), steps=steps, kept_steps=kept_steps, steps_left=left)
 
 
 class Looks(BaseCallback):
@@ -216,7 +221,7 @@ class Looks(BaseCallback):
 
     It comes before the callback that saves the run, so that a look is saved with it. A look that
     was interrupted is made again, its replies from the log. `env` has the rules and models that the
-    kept queries are played with, at most `max_workers` at once.
+    kept queries are played with.
     """
 
     def __init__(
@@ -224,8 +229,6 @@ class Looks(BaseCallback):
         config: TrainConfig,
         kept: Sequence[Query],
         env: QueryMutationEnv,
-        *,
-        max_workers: int,
         name: str = "",
     ) -> None:
         super().__init__()
@@ -233,7 +236,9 @@ class Looks(BaseCallback):
         order = stream(config.seed, KEPT).permutation(len(kept))
         self.record = GainRecord([kept[k].group for k in order], config.gain)
         self._queries = [kept[k].text for k in order]
-        self._config, self._rules, self._max_workers = config, env.rules, max_workers
+        self._config, self._rules = config, env.rules
+        is_sequential = config.driven_by == "sequential"
+        self._max_workers = 1 if is_sequential else config.max_workers or config.num_processes
         self._models = replace(env.models, chats=chats_of(kept))
         self._prefix = f"{name}: " if name else ""
 
@@ -270,13 +275,10 @@ class Looks(BaseCallback):
         results = np.array([result for result, _, _ in ends]).reshape(len(choices), -1)
         errors = np.array([error for _, _, error in ends]).reshape(results.shape)
         for row in errors:
-            check_failed_share(
-                [str(error) for error in row if error],
-                len(row),
-                self._config.max_unscored,
-                what="kept queries could not be scored",
-                flag="--max-unscored",
+            limit = FailureLimit(
+                self._config.max_unscored, 1, what="kept queries could not be scored"
             )
+            limit.add(map(str, row))
         return results, sum(steps for _, steps, _ in ends)
 
     def _play_one(self, choose: Choose, query: str) -> tuple[float, int, str]:

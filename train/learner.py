@@ -1,10 +1,10 @@
 """The learner: PPO or a bandit on a run's environments, and the checkpoint that goes on with it.
 
-Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO goes on on
-the same lanes, in the middle of their episodes.
+Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO continues
+on the same lanes, in the middle of their episodes.
 
-The checkpoint is the state of a run between two rollouts, in one file: whole, or that of the
-rollout before. With the log of replies behind it a run is played on as if nothing had happened.
+The checkpoint is the state of a run between two rollouts, in one file, which is replaced as a whole
+after each rollout. With it and the log of replies a run goes on as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Learner:
-    """A policy in training; `saved` is the checkpoint of a resumed run: `restore` is to follow.
+    """A policy in training. For a resumed run `saved` is its checkpoint, and `restore` must follow.
 
     Raises:
         EncodingError: a training query that a bandit is to know cannot be embedded.
@@ -54,18 +54,19 @@ class Learner:
         folder: RunFolder,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
-        # Sums are split among threads, so other weights come of two than of one; which is as fast
-        # on a network of this size, and on a busy machine faster.
+        # Torch splits sums among its threads, so their number would change the weights. On a
+        # network of this size one thread is as fast as two, and on a busy machine faster.
         torch.set_num_threads(1)
         self.config, self.envs, self.folder = config, envs, folder
         done = saved["counters"]["num_timesteps"] if saved else 0
         self.logger: Logger = make_logger(folder, done)
         self.looks: Looks | None = None
-        """Those at the kept queries; None where none are kept."""
+        """The looks at the kept queries; None where none are kept."""
+        # Only PPO has an optimizer's state to save.
         by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
         self.model: LanePPO | LaneBandit = self._bandit() if by_bandit else self._ppo()
         self.weights: Weights = {}
-        """Those of the last checkpoint."""
+        """The weights of the last checkpoint."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, or until the gain is settled."""
@@ -126,7 +127,7 @@ class Learner:
         for name in _COUNTERS:
             setattr(model, name, state["counters"][name])
         if self.looks:
-            self.looks.record.restore(state["gain"])
+            self.looks.record.restore(state["gain"], self.config.total_steps)
         episodes = [env.restored(lane) for env, lane in zip(self.envs, state["lanes"], strict=True)]
         observations = begin_together(episodes, self.envs[0].models)
         model._last_obs = np.stack(observations)  # noqa: SLF001 - SB3's

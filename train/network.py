@@ -1,6 +1,6 @@
 """The actor and critic of `mutagym train`: an MLP, ways around it, much of the embedding hidden.
 
-Of a few hundred training queries a plain MLP learns each by heart. Against that:
+A plain MLP learns a few hundred training queries by heart. Against that:
 
 - Dropout hides most of the embedding in updates (Srivastava et al., JMLR 15, 2014). Actions are
   chosen with all of it.
@@ -30,7 +30,7 @@ EMBEDDING_DROPOUT = 0.7
 EMBEDDING_SCALE = 0.35
 HISTORY_SCALE = 8.0
 OWN_SCALE = 20.0
-"""Of the weights that mutators share."""
+"""The scale of the weights that mutators share."""
 OWN_FLAGS = 3
 """Flags of each action at the head of the history: tried, left the query as it was, last."""
 
@@ -39,7 +39,7 @@ class QueryPolicy(ActorCriticPolicy):
     """The policy for observations of `envs/observation.py` and the mutators as actions.
 
     Updates go through SB3's methods, in batches and with dropout. `score_one` and `scores` compute
-    the same without dropout, in numpy and a row at a time: a row has the same bits beside any
+    the same without dropout, in numpy and a row at a time: a row's result does not depend on the
     others, and takes a twentieth of the time.
     """
 
@@ -125,7 +125,7 @@ class QueryNetwork(nn.Module):
         self.latent_dim_pi, self.latent_dim_vf = num_actions, HIDDEN
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both."""
+        """The logits (N, A), and the input of the critic's last layer (N, HIDDEN)."""
         return self.forward_actor(observations), self.forward_critic(observations)
 
     def forward_actor(self, observations: torch.Tensor) -> torch.Tensor:

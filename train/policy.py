@@ -77,7 +77,7 @@ class TrainedRun:
     """A training run that has a policy."""
 
     path: Path
-    """Its folder, from the root."""
+    """Its folder, as an absolute path."""
     mutators: tuple[str, ...]
     """Action k is the k-th."""
     encoder: str
@@ -101,7 +101,7 @@ class TrainedRun:
             )
         return network
 
-    def check_fits(self, mission: RewordingConfig, of_what: str = "the mission") -> None:
+    def check_fits(self, mission: RewordingConfig, of_what: str) -> None:
         """Check that the mission has the run's mutators and encoder.
 
         Raises:
@@ -218,8 +218,8 @@ def load_policy(
 ) -> LearnedPolicy:
     """The policy of a training run, by any algorithm.
 
-    Nothing of the run is executed but its sentence encoder, which may hold code where it is not
-    built in: such a one is not loaded before you name it, or trust the run.
+    Nothing of the run is executed but its sentence encoder. One that is not built in may hold code:
+    it is loaded only if you name it, or trust the run.
 
     Args:
         run: the folder of a `mutagym train` run.
@@ -267,11 +267,7 @@ class LearnedPolicy:
             EncodingError: it cannot be embedded.
             UserError: the encoder is of another size than the one it was trained with.
         """
-        return self.choose_many([query])[0]
-
-    def choose_many(self, queries: Sequence[str]) -> list[str]:
-        """`choose` for N queries, each of which goes as it would alone."""
-        return [self.mutators[action] for action in self.scores(queries).argmax(axis=1)]
+        return self.mutators[int(self.scores([query])[0].argmax())]
 
     def probabilities(self, query: str) -> dict[str, float]:
         """How likely training draws each mutator; the likeliest is what `choose` returns.

@@ -36,7 +36,7 @@ from train.network import QueryPolicy
 NOISE, SHUFFLE, LANE, UPDATE, FIT, KEPT = range(6)
 """What a stream of chance is for: the first number of its key. A number never changes."""
 UPDATE_LOCK = threading.Lock()
-"""Held by who seeds torch's global generator and draws from it: trainings may share a process."""
+"""Is held while torch's global generator is seeded and used: trainings may share a process."""
 
 Result = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 """What an environment's `step` returns."""
@@ -48,12 +48,12 @@ def stream(seed: int, *key: int) -> np.random.Generator:
 
 
 def key_seed(seed: int, *key: int) -> int:
-    """A seed for a generator of somebody else's."""
+    """A seed for a random generator of another library, such as torch's."""
     return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0])
 
 
 class Step(NamedTuple):
-    """A step of a lane."""
+    """A step of a lane, as it is learned from."""
 
     observation: NDArray[Any]
     """What the environment showed before it."""
@@ -104,7 +104,7 @@ class ScoredBuffer(RolloutBuffer):
     def finish(self, last_values: NDArray[np.float32]) -> None:
         """Fill in returns, and advantages by GAE(lambda) (arXiv 1506.02438).
 
-        `last_values` (n_envs,) are those of the observations behind the last row. A row that is not
+        `last_values` (n_envs,) are those of the observations after the last row. A row that is not
         scored is skipped. Where it ended its episode, the row before it looks ahead to the value of
         its own next observation, and no further.
         """
@@ -256,6 +256,7 @@ class LaneRollouts(OnPolicyAlgorithm):
                 buffer.write(row)
                 self.rows += 1
                 self.num_timesteps += env.num_envs
+                # Callbacks read these names by `update_locals`.
                 infos = [step.info for step in row]
                 rewards = np.array([step.reward for step in row])
                 dones = np.array([step.done for step in row])
@@ -300,8 +301,9 @@ class LaneRollouts(OnPolicyAlgorithm):
             except BaseException as error:  # noqa: BLE001 - raised on the thread that learns
                 ended.put((0, error))
 
-        players = [self._play_rows(span)]
-        if self.step_all is None and self.workers != 1:
+        if self.step_all or self.workers == 1:
+            players = [self._play_rows(span)]
+        else:
             places = threading.Semaphore(self.workers or len(self._shown))
             players = [self._play_lane(lane, span, places) for lane in range(len(self._shown))]
         self._threads = [
@@ -441,7 +443,7 @@ def _lane_envs(envs: Sequence[gymnasium.Env[Any, Any]]) -> LaneEnvs:
     if isinstance(envs, VecEnv | gymnasium.vector.VectorEnv | gymnasium.Env):
         raise TypeError(
             f"expected a list of Gymnasium environments, one a lane, got {type(envs).__name__}: "
-            "wrap each environment, not all of them (a lane acts before its row is complete)"
+            "wrap each environment by itself, for lanes do not wait for each other"
         )
     envs = list(envs)
     if not envs:

@@ -49,7 +49,7 @@ class LoggerOutput(KVWriter):
 
 
 def make_logger(folder: RunFolder, done_steps: int) -> Logger:
-    """SB3's logger on a run's metrics.jsonl and TensorBoard, behind the steps that are done."""
+    """SB3's logger, which appends to a run's metrics.jsonl and TensorBoard after `done_steps`."""
     metrics = MetricsWriter(folder.metrics, folder.tensorboard, first_step=done_steps + 1)
     return Logger(str(folder.path), [LoggerOutput(metrics)])
 
@@ -58,7 +58,7 @@ class Recorder(BaseCallback):
     """Writes each row of a rollout in lane order, sums up each rollout, and shows the progress.
 
     That is a bar on a terminal, and elsewhere a plain line a minute. Failing calls and news of the
-    servers are written at once. `display` is one beside those of other trainings.
+    servers are written at once. `display` shows this training among others [it is shown alone].
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Recorder(BaseCallback):
         self.folder, self.dispatcher, self.config = folder, dispatcher, config
         self.display = display or ProgressDisplay()
         self.rows = 0
-        """Those that are complete."""
+        """How many rows are complete."""
         self.lines: list[dict[str, Any]] = []
-        """Those of the last row, as they are in transitions.jsonl."""
+        """The lines of the last row, as they are in transitions.jsonl."""
         self._monitor, self._name = monitor, name
         self._rows = Rows()
         self._first = 0
@@ -86,16 +86,16 @@ class Recorder(BaseCallback):
         self._samples: list[str] = []
         self._rates = CallRates(dispatcher.totals())
         self._returns: deque[float] = deque(maxlen=TREND_WIDTH)
-        """By rollout."""
+        """The mean return of each rollout."""
         self.display.begin(f"{name or 'training'} steps", config.total_steps, self._status)
 
     @property
     def wall_s(self) -> float:
-        """Seconds of work on the run; those between a checkpoint and a kill are left out."""
+        """Seconds of work on the run; what came after a checkpoint and was lost is left out."""
         return time.monotonic() - self._began_s
 
     def state(self) -> dict[str, Any]:
-        """What it is between two rollouts, beside the lines, as plain data for `restore`."""
+        """Its state between two rollouts, except the lines, as plain data for `restore`."""
         return {"rows": self.rows, "wall_s": self.wall_s}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -160,9 +160,9 @@ class Recorder(BaseCallback):
         """Calls and steps per second of this rollout, and the servers' slots by model."""
         sums: Counter[str] = Counter()
         for (_, model), found in self.dispatcher.servers.capacities().items():
-            sums[f"calls/limit_{model}"] += found.limit
-            if found.slots:
-                sums[f"calls/slots_{model}"] += found.slots
+            sums[f"calls/limit_{model}"] += found.value
+            if slots := found.slots:
+                sums[f"calls/slots_{model}"] += slots
         pace = {"time/env_steps_per_s": steps / self._rates.wall_s}
         return {**self._rates.metrics(self.dispatcher.totals()), **pace, **sums}
 
@@ -193,7 +193,7 @@ class Recorder(BaseCallback):
 def raise_if_cancelled(errors: Iterable[str]) -> None:
     """Raise if one of these errors is that a call was cancelled, for the run is to stop.
 
-    Nothing is wrong with such a step: it is played when the run goes on.
+    The step itself did not fail: it is played when the run goes on.
     """
     for error in errors:
         if error.startswith(CallCancelledError.__name__):

@@ -27,11 +27,20 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import NotInLogError
 from ollama_utils.model_client import ModelClient
 from ollama_utils.monitor import CallMonitor
-from ollama_utils.types import Call, Completion, Embeddings
+from ollama_utils.types import Call, Completion, Embeddings, think_of
 from records.errors import RunStoppedError, UserError
 from records.json_lines import LinesHash, differing
 from records.resume import check_fingerprints
-from records.run_folder import QUERIES, REPLIES, SUMMARY, RecordedRun, RunFolder, seed_folder
+from records.run_folder import (
+    QUERIES,
+    REPLIES,
+    SUMMARY,
+    TRANSITIONS,
+    RecordedRun,
+    RunFolder,
+    seed_folder,
+)
+from records.terminal import write_stderr
 from train.config import TrainConfig
 from train.learner import load_checkpoint
 from train.policy import WEIGHTS, load_weights
@@ -45,6 +54,10 @@ _MODEL = "model "
 
 class RecordOverError(RunStoppedError):
     """The replay is where the recorded run was stopped."""
+
+
+class NoRowError(UserError):
+    """The run was stopped before its first row was whole."""
 
 
 class DifferenceError(RunStoppedError):
@@ -77,13 +90,18 @@ def replay(config: TrainConfig, run: Path, folder: Path) -> list[Replay]:
     queries = recorded_queries(run / QUERIES)
     if config.seeds is None:
         return [_replay_one(config, RecordedRun(run), folder, queries)]
-    replays = []
+    replays: list[Replay] = []
+    without_row: NoRowError | None = None
     for seed in config.seeds_trained:
-        alone, recorded = (
-            replace(config, seed=seed, seeds=None),
-            RecordedRun(seed_folder(run, seed)),
-        )
-        replays.append(_replay_one(alone, recorded, seed_folder(folder, seed), queries))
+        alone = replace(config, seed=seed, seeds=None)
+        recorded = RecordedRun(seed_folder(run, seed))
+        try:
+            replays.append(_replay_one(alone, recorded, seed_folder(folder, seed), queries))
+        except NoRowError as error:
+            write_stderr(f"seed {seed} is left out: {error}")
+            without_row = error
+    if without_row and not replays:
+        raise without_row
     return replays
 
 
@@ -98,13 +116,13 @@ def _replay_one(config: TrainConfig, run: RecordedRun, folder: Path, queries: Qu
     saved_steps = saved["lines"]["transitions"] if saved else 0
 
     def open_folder() -> RunFolder:
-        made = RunFolder.of("replay", resume=None, run_dir=folder, seed=config.seed)
+        made = RunFolder.of("replay", config)
         for name in (REPLIES, f"{REPLIES}-wal"):  # what a process that was killed left beside it
             if (run.path / name).is_file():
                 shutil.copyfile(run.path / name, made.path / name)
         return made
 
-    # A limit that stopped the run stands in its record.
+    # A run that stopped at --max-unscored is in its record up to there: the replay needs no limit.
     config = replace(config, run_dir=folder, resume=None, max_unscored=1.0)
     with _connect_to_log(config.server, run) as connection, ExitStack() as stack:
         played = prepare(config, open_folder, queries, connection, stack, preflight=False)
@@ -139,16 +157,18 @@ def _read_lines(run: RecordedRun, lanes: int) -> list[dict[str, Any]]:
     """The lines of transitions.jsonl in whole rows.
 
     Raises:
-        UserError: a line is damaged, lines are missing, or there is no whole row.
+        NoRowError: there is no whole row, and summary.json counts none.
+        UserError: a line is damaged, or lines are missing.
     """
-    lines = list(run.read_transitions(check_transition))
+    is_there = (run.path / TRANSITIONS).exists()
+    lines = list(run.read_transitions(check_transition)) if is_there else []
     steps = len(lines) // lanes * lanes
-    if not steps:
-        raise UserError(
-            f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed"
-        )
     if missing := run.missing_lines(steps):
         raise UserError(f"{missing}; put back what was there")
+    if not steps:
+        raise NoRowError(
+            f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed"
+        )
     return lines[:steps]
 
 
@@ -156,10 +176,8 @@ def _hashes(
     run: RecordedRun, lines: Sequence[Mapping[str, Any]], saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """By what they are of: the hash of the lines, and of the weights as each file has them."""
-    sha256, summary = LinesHash(), run.summary()
-    for line in lines:
-        sha256.update(line)
-    hashes = {"transitions_sha256": sha256.hexdigest()}
+    summary = run.summary()
+    hashes = {"transitions_sha256": LinesHash(lines).hexdigest()}
     if saved:
         hashes["weights in last.pt"] = weights_sha256(saved["policy"])
     if summary.get("env_steps") == len(lines):
@@ -172,7 +190,7 @@ def _hashes(
 class RowCheck(BaseCallback):
     """Compares each row of a replay with the recorded one; ends the replay where the record does.
 
-    That is behind the last row, or behind the update on it, if the run was updated.
+    That is after the last row, or after the update on it, if the run was updated.
     """
 
     def __init__(
@@ -191,9 +209,7 @@ class RowCheck(BaseCallback):
         for number, line in enumerate(now, start=first):
             where = f"line {number + 1} of transitions.jsonl"
             if number >= len(self._lines):
-                raise DifferenceError(
-                    f"{where} is behind the end of the run, which went no further"
-                )
+                raise DifferenceError(f"{where} comes after the end of the recorded run")
             if names := differing(self._lines[number], line):
                 if line["error"] == NotInLogError.__name__:
                     raise DifferenceError(
@@ -208,7 +224,7 @@ class RowCheck(BaseCallback):
         return True
 
     def _end(self) -> None:
-        """End the replay where the run ended: behind its last row, or the update on it."""
+        """End the replay where the run ended."""
         if self._recorder.folder.transitions.count == len(self._lines):
             raise RecordOverError(f"replayed to step {len(self._lines)}, where the run was stopped")
 
@@ -228,7 +244,13 @@ def _connect_to_log(config: ServerConfig, run: RecordedRun) -> Iterator[Connecti
         for name, digest in run.read_json("parts.json").items()
         if name.startswith(_MODEL)
     }
-    with Dispatcher(["the log of replies"], opener=_LogClient) as dispatcher:
+    # What a model is asked says whether it thinks, so a reply is found under the run's settings.
+    with Dispatcher(
+        ["the log of replies"],
+        think={"mutator": think_of(config.mutator_think), "judge": think_of(config.judge_think)},
+        think_budget=config.think_budget,
+        opener=_LogClient,
+    ) as dispatcher:
         yield Connection(
             dispatcher=dispatcher,
             hosts=(),

@@ -1,8 +1,8 @@
 """Training runs, from an open connection to their summaries: one, or several seeds side by side.
 
-A run can be killed at any moment: each reply is on disk before it is used, and the checkpoint is
-that of the last update. To be stopped is to be killed politely, and to be resumed is to be played
-on from the checkpoint, the log of replies answering what was paid for.
+A run can be killed at any moment: each reply is on disk before it is used, and a checkpoint is
+written after each update. A run that is stopped also writes its policy and summary. One that is
+resumed goes on from the checkpoint, and the log answers the calls that were made since.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from records.run_folder import (
 from records.settings import resolved
 from records.terminal import write_stderr
 from scorers.correction import LabelAccuracy
+from scorers.own import is_own
 from scorers.statistics import FEWEST_SEEDS, mean_interval
 from train.config import MAY_CHANGE, TrainConfig
 from train.summary import ENDS, rates
@@ -66,8 +67,8 @@ Summary = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result of a run."""
+class Trained:
+    """What came of a run."""
 
     summary: Summary
     stopped: BaseException | None
@@ -76,8 +77,8 @@ class Outcome:
     """The gain in lines for people; empty where no queries are kept."""
 
 
-Outcomes = tuple[list[Outcome], BaseException | None]
-"""Those of several seeds, and what ended them before their time."""
+TrainedSeeds = tuple[list[Trained], BaseException | None]
+"""What came of several seeds, and what ended them before their time."""
 
 
 class Stop:
@@ -131,7 +132,7 @@ class TrainingRun:
         monitor: CallMonitor | None = None,
         display: ProgressDisplay | None = None,
         check: Callable[[Recorder], BaseCallback] | None = None,
-    ) -> Outcome:
+    ) -> Trained:
         """Learn, write the policy and sum up, whatever ends it.
 
         Args:
@@ -157,9 +158,7 @@ class TrainingRun:
         recorder = Recorder(folder, connection.dispatcher, config, monitor, display, self.name)
         learner = Learner(config, self.envs, folder, self.saved)
         if kept := self.queries.kept:
-            alone = config.driven_by == "sequential"
-            workers = 1 if alone else config.max_workers or config.num_processes
-            learner.looks = Looks(config, kept, self.envs[0], max_workers=workers, name=self.name)
+            learner.looks = Looks(config, kept, self.envs[0], self.name)
         if self.saved:
             self._restore(self.saved, learner, recorder)
         ended: BaseException | None = None
@@ -170,13 +169,14 @@ class TrainingRun:
         finally:
             recorder.display.stop()
         try:
+            learner.logger.close()
             learner.save_policy("policy")
             summary = self._summary(learner, recorder, ended, accuracy)
             folder.write_json(SUMMARY, summary)
         except OSError as error:
             raise folder.reported(error) from ended or error
         gain = learner.looks.record.text() if learner.looks else ""
-        return Outcome(summary=summary, stopped=ended, gain=gain)
+        return Trained(summary=summary, stopped=ended, gain=gain)
 
     def _restore(self, saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> None:
         try:
@@ -189,7 +189,11 @@ class TrainingRun:
                 f"{str(self.folder.checkpoint)!r} is not of this run, or damaged "
                 f"({describe(error):.200}): the run cannot go on; begin a new one"
             ) from error
-        write_stderr(f"resumed at step {_done(self.folder)} of {self.config.total_steps}")
+        prefix = f"{self.name}: " if self.name else ""
+        steps = f"{_done(self.folder)} of {self.config.total_steps}"
+        write_stderr(f"{prefix}resumed at step {steps}")
+        if learner.looks and (end := learner.looks.record.end):
+            write_stderr(f"{prefix}no step is added: --until-sure has ended this run ({end})")
 
     def _summary(
         self,
@@ -203,9 +207,8 @@ class TrainingRun:
 
         config, dispatcher = self.config, self.connection.dispatcher
         count = recorder.rows * config.num_processes
-        lines = LinesHash()  # of whole rows: it may have been stopped within one
-        for line in islice(self.folder.transitions.read(), count):
-            lines.update(line)
+        # Of whole rows: it may have been stopped within one.
+        lines = LinesHash(islice(self.folder.transitions.read(), count))
         spent = self.replies.totals()
         return {
             "simulated": self.connection.simulated,
@@ -227,9 +230,9 @@ class TrainingRun:
             "retries": spent["retries"],
             **{name: count for name, count in spent.items() if name.endswith("_tokens")},
             "slots": {
-                f"{model} at {host}": found.slots
+                f"{model} at {host}": slots
                 for (host, model), found in dispatcher.servers.capacities().items()
-                if found.slots
+                if (slots := found.slots)
             },
             "transitions_sha256": lines.hexdigest(),
             "weights_sha256": weights_sha256(learner.weights),
@@ -242,14 +245,13 @@ def train_one(
     connection: Connection,
     accuracy: LabelAccuracy | None,
     stack: ExitStack,
-) -> tuple[RunFolder, Outcome]:
+) -> tuple[RunFolder, Trained]:
     """Train one, or resume it; returns its folder and its outcome.
 
     Raises:
         UserError: a part cannot be made, or the folder cannot be used.
     """
-    places = {"resume": config.resume, "run_dir": config.run_dir}
-    opener = partial(RunFolder.of, "train", **places, seed=config.seed)
+    opener = partial(RunFolder.of, "train", config)
     run = prepare(config, opener, queries, connection, stack)
     return run.folder, run.learn(Stop(connection), accuracy)
 
@@ -260,7 +262,7 @@ def train_seeds(
     connection: Connection,
     accuracy: LabelAccuracy | None,
     stack: ExitStack,
-) -> tuple[RunFolder, Outcome]:
+) -> tuple[RunFolder, Trained]:
     """Train several seeds, each as a thread or a Ray task, or resume them.
 
     Each comes out as it does alone; what ends one before its time ends all. Returns the folder of
@@ -270,14 +272,13 @@ def train_seeds(
         UserError: a part cannot be made, a folder cannot be used, or there is no cluster.
         RunStoppedError, Interrupted: what stopped the seeds before one of them was summed up.
     """
-    places = {"resume": config.resume, "run_dir": config.run_dir}
-    folder = stack.enter_context(RunFolder.of("train", **places, seed="seeds"))
+    folder = stack.enter_context(RunFolder.of("train", config, "seeds"))
     train_all = _train_on_ray if config.engine.engine == "ray" else _train_on_threads
     outcomes, stopped = train_all(config, queries, connection, accuracy, folder, stack)
     summary = summary_of_seeds(config, connection, outcomes, stopped)
     folder.write_json(SUMMARY, summary)
     gain = "".join(f"seed {each.summary['seed']}: {each.gain}" for each in outcomes if each.gain)
-    return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
+    return folder, Trained(summary=summary, stopped=stopped, gain=gain)
 
 
 def _train_on_threads(
@@ -287,16 +288,16 @@ def _train_on_threads(
     accuracy: LabelAccuracy | None,
     folder: RunFolder,
     stack: ExitStack,
-) -> Outcomes:
+) -> TrainedSeeds:
     name, encoder = config.mission.encoder, None
-    # A server's embeddings are calls, which belong to the run that is to find them in its log.
+    # An encoder on the server makes calls, which each seed has to find in its own log.
     if not name.startswith("ollama:"):
         encoder = open_encoder(name, connection.dispatcher, config.cache)
     runs = []
     for seed in config.seeds_trained:
         alone = seed_config(config, folder.path, seed)
         opener = partial(RunFolder, seed_folder(folder.path, seed), resume=bool(alone.resume))
-        own = replace(connection, dispatcher=connection.dispatcher.beside())
+        own = replace(connection, dispatcher=connection.dispatcher.for_another_run())
         run = prepare(alone, opener, queries, own, stack, encoder)
         run.folder.go_on = ""  # that of all says how
         runs.append(replace(run, name=f"seed {seed}"))
@@ -312,7 +313,7 @@ def _train_on_ray(
     accuracy: LabelAccuracy | None,
     folder: RunFolder,
     stack: ExitStack,
-) -> Outcomes:
+) -> TrainedSeeds:
     stack.enter_context(join_ray(config.engine.ray_address))
     connection.digests(config.mission.encoder)  # the same at all hosts, before they are dealt out
     seeds = config.seeds_trained
@@ -339,7 +340,7 @@ def _train_on_ray(
         except (Interrupted, Exception) as error:  # noqa: BLE001 - what was done is kept
             stopped = folder.reported(error)
     outcomes = [
-        Outcome(summary=summary, stopped=None, gain=gain)
+        Trained(summary=summary, stopped=None, gain=gain)
         for seed, gain in gains.items()
         if (summary := RecordedRun(seed_folder(folder.path, seed)).summary())
     ]
@@ -388,7 +389,7 @@ def seed_config(config: TrainConfig, folder: Path, seed: int) -> TrainConfig:
 
 def _learn_together(
     runs: Sequence[TrainingRun], connection: Connection, accuracy: LabelAccuracy | None
-) -> Outcomes:
+) -> TrainedSeeds:
     """Have the runs learn, a thread each; returns their outcomes, and what ended them early.
 
     Where one ends a rollout, its last lanes leave slots to the others. So they begin one after
@@ -405,9 +406,9 @@ def _learn_together(
     )
     config = runs[0].config
     ahead = config.rows_of_rollout * config.num_processes // len(runs)
-    futures: list[Future[Outcome]] = []
+    futures: list[Future[Trained]] = []
 
-    def learn(run: TrainingRun, display: ProgressDisplay) -> Outcome:
+    def learn(run: TrainingRun, display: ProgressDisplay) -> Trained:
         try:
             beside = ProgressDisplay(beside=display)
             return run.learn(stop, accuracy, monitor=monitor, display=beside)
@@ -418,7 +419,7 @@ def _learn_together(
     with ThreadPoolExecutor(len(runs)) as pool, ProgressDisplay() as display:
         try:
             for before, run in zip([None, *runs], runs, strict=False):
-                while before and not futures[-1].done() and _count(before) < ahead:
+                while before and not futures[-1].done() and before.folder.transitions.count < ahead:
                     time.sleep(_POLL_S)
                 futures.append(pool.submit(learn, run, display))
             while wait(futures, _POLL_S).not_done:  # a signal interrupts it
@@ -430,8 +431,8 @@ def _learn_together(
 
 
 def _outcomes(
-    runs: Sequence[TrainingRun], futures: Sequence[Future[Outcome]], reason: BaseException | None
-) -> Outcomes:
+    runs: Sequence[TrainingRun], futures: Sequence[Future[Trained]], reason: BaseException | None
+) -> TrainedSeeds:
     """Those of the runs that could be summed up, and what ended the first."""
     outcomes = []
     for run, future in zip(runs, futures, strict=False):
@@ -442,10 +443,6 @@ def _outcomes(
     if reason and not outcomes:
         raise reason
     return outcomes, next((each.stopped for each in outcomes if each.stopped), reason)
-
-
-def _count(run: TrainingRun) -> int:
-    return run.folder.transitions.count
 
 
 def prepare(
@@ -471,7 +468,7 @@ def prepare(
     folder = stack.enter_context(open_folder())
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, config.cache, connection, digests, stack)
-    env_config, parts = mission_parts(
+    rules, models = mission_parts(
         mission,
         dispatcher,
         connection.roles,
@@ -480,18 +477,19 @@ def prepare(
         encoder=encoder or open_encoder(mission.encoder, dispatcher, config.cache),
         answers=queries.answers,
     )
-    envs = [QueryMutationEnv(env_config, **parts) for _ in range(config.num_processes)]
+    envs = [QueryMutationEnv(rules, models, queries.train) for _ in range(config.num_processes)]
     every = (*queries.train, *queries.held_out, *queries.kept)
     if preflight:
         texts = [query.text for query in every]
-        check_lengths(parts["encoder"], texts, mission.query_set)
-        ask_first(envs[0].models, envs[0].rules.mutators, texts)
+        check_lengths(models.encoder, texts, mission.query_set)
+        ask_first(models, rules.mutators, texts)
     files = {name.rpartition(":")[0] for name in mission.mutators if ":" in name}
     found = {
         **{f"model {name}": digest for name, digest in digests.items()},
         **file_fingerprints("mutators", files),
+        **file_fingerprints("reward", _reward_files(mission.reward)),
         **file_fingerprints("rubric", filter(None, [mission.judge_rubric])),
-        **encoder_fingerprint(mission.encoder, parts["encoder"]),
+        **encoder_fingerprint(mission.encoder, models.encoder),
         "queries": queries_sha256(every),
     }
     saved = _open_lines(config, folder)
@@ -513,6 +511,15 @@ def prepare(
         replies=replies,
         saved=saved,
     )
+
+
+def _reward_files(reward: str) -> list[Path]:
+    """The files of a reward of the user's own: that of a function, or those of a classifier."""
+    if not is_own(reward):
+        return []
+    if ".py" in reward:
+        return [Path(reward.rpartition(":")[0])]
+    return [path for path in Path(reward).iterdir() if path.is_file() and path.name[0] != "."]
 
 
 def begin(
@@ -566,7 +573,7 @@ def _played_by(config: TrainConfig, connection: Connection) -> Summary:
 def summary_of_seeds(
     config: TrainConfig,
     connection: Connection,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Trained],
     stopped: BaseException | None,
 ) -> Summary:
     """The runs in numbers: sums, rates as means over the seeds, and each seed's own.

@@ -82,7 +82,7 @@ class Rows:
         """By lane where its episode began, its return and its length so far."""
 
     def add(self, line: Mapping[str, Any]) -> int | None:
-        """Count a line of transitions.jsonl, behind those before it.
+        """Count the next line of transitions.jsonl.
 
         Returns:
             Where the episode began that it ended; None if it ended none, or a failed call did.
@@ -109,7 +109,7 @@ class Rows:
         return sums
 
 
-class End(NamedTuple):
+class Span(NamedTuple):
     """The rows of one end of a training."""
 
     steps: range
@@ -117,7 +117,7 @@ class End(NamedTuple):
     """Those in which an episode that counts began."""
 
 
-def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, End]:
+def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, Span]:
     """The two ends, by name; in a short training they overlap.
 
     An episode belongs to the row in which it began, for those that end soonest end well. In the
@@ -127,8 +127,8 @@ def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, End]:
     last = range(max(0, rows - size), rows)
     begun = begun_in_time(last, max_steps)
     return {
-        "start": End(range(min(size, rows)), range(min(size, begun.stop))),
-        "end": End(last, begun),
+        "start": Span(range(min(size, rows)), range(min(size, begun.stop))),
+        "end": Span(last, begun),
     }
 
 
@@ -242,7 +242,7 @@ def notes_on_ends(runs: Sequence[Mapping[str, Any]]) -> str:
     """Why the table has no success rate, or the same in both columns; empty where it has two."""
     if not any(run["episodes_start"] + run["episodes_end"] for run in runs):
         return TOO_SHORT
-    return OVERLAP if all(run.get("ends_overlap") for run in runs) else ""
+    return OVERLAP if all(run["ends_overlap"] for run in runs) else ""
 
 
 def _rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
@@ -280,5 +280,5 @@ def _counts(trials: Trials) -> list[tuple[int, int]]:
 
 
 def _share(part: int, whole: int) -> float | None:
-    """None of nothing."""
+    """A share; None where the whole is 0."""
     return round(part / whole, 4) if whole else None

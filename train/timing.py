@@ -1,9 +1,12 @@
 """The same rollout timed under each schedule: how fast, how busy the server, the same transitions?
 
+`lanes` and `phased` are played here by short loops of their own: actions are drawn beforehand, so
+that neither a policy nor its updates take time. `train.ppo.LaneRollouts` plays trainings.
+
 The simulator answers equal requests equally. Few real servers do, so on those the sequential
-rollout is made twice, and each row says which share of its calls got the reply that an equal call
-got in the first row. Many keep the prompts they have read, so on those every rollout is made once
-beforehand, not counted: all rows find their prompts read, and differ in their schedule alone.
+rollout is made twice, and each row says for what share of its calls the reply was that of the equal
+call of the first row. Many servers cache the prompts that they have read, so on those every rollout
+is made once before it is timed: in all rows the prompts are cached, and only the schedule differs.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -25,14 +28,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 
 from envs.batched import BatchedQueryMutationEnv
-from envs.make import make_parts
+from envs.make import rules_and_models
 from envs.mission import MissionConfig
 from envs.models import Vector
 from envs.queries import Query
 from envs.query_mutation import QueryMutationEnv
 from envs.transitions import transition_record
 from mutators.registry import load_mutators
-from ollama_utils.connect import Connection, Roles, ServerConfig
+from ollama_utils.connect import Connection, Roles, ServerConfig, open_dispatcher
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
@@ -41,21 +44,21 @@ from records.errors import RunStoppedError, as_user_error
 from records.json_lines import LinesHash
 from records.terminal import write_stderr
 
-SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
-"""`phased8` is `phased` with 8 workers; the last two are vector environments of others."""
+SCHEDULES = ("sequential", "phased", "lanes", "gym-async", "sb3-subproc")
+"""The last two are vector environments of Gymnasium and Stable-Baselines3."""
 OF_PROCESSES = ("gym-async", "sb3-subproc")
 """Schedules with a process a lane, each with a dispatcher of its own."""
 AGAIN = "sequential again"
-"""A second sequential rollout: what differs between the two is no schedule's doing."""
+"""A second sequential rollout: what differs between the two is not due to a schedule."""
 
 Actions = NDArray[np.int64]
 """(rows, lanes)."""
-Step = tuple[Mapping[str, Any], bool, bool]
+PlayedStep = tuple[Mapping[str, Any], bool, bool]
 """The info of a step, and whether its episode terminated or was truncated."""
-Steps = Sequence[Sequence[Step]]
+Steps = Sequence[Sequence[PlayedStep]]
 """Steps[row][lane]."""
 Calls = Mapping[Hashable, str]
-"""The rewordings and answers of a rollout, each by all that decides the call it came of."""
+"""The rewordings and answers of a rollout, each by everything that decides its call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +80,13 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneConfig:
-    """What every lane is, as plain data, of which a process of its own can make one, too."""
+    """What a lane is made of, as plain data, so that another process can make one, too."""
 
     mission: MissionConfig
     roles: Roles
     queries: Sequence[Query]
     server: ServerConfig = field(default_factory=ServerConfig)
-    """How patient the dispatcher of a process of its own is."""
+    """The settings of the dispatcher that a process of its own opens."""
 
     @property
     def models(self) -> set[str]:
@@ -92,21 +95,23 @@ class LaneConfig:
         called = (roles.target, roles.mutator, roles.judge if is_judged else None)
         return set(map(short_name, filter(None, called)))
 
+    def environments(self, dispatcher: Dispatcher, count: int) -> list[QueryMutationEnv]:
+        """So many lanes that share their models.
+
+        Raises:
+            ValueError, OllamaError: see `envs.make.rules_and_models`.
+        """
+        rules, models = rules_and_models(self.mission, dispatcher, self.roles, self.queries)
+        return [QueryMutationEnv(rules, models, self.queries) for _ in range(count)]
+
 
 class Worker(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
     """A lane in a process of its own, which can be asked for its steps and its CPU time."""
 
     def __init__(self, lane: LaneConfig, hosts: Sequence[str]) -> None:
-        dispatcher = Dispatcher(
-            hosts,
-            memory_bytes=0,
-            timeout_s=lane.server.call_timeout_s,
-            attempts=lane.server.call_attempts,
-            max_reply_chars=lane.server.max_reply_chars,
-        )
-        config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
-        super().__init__(QueryMutationEnv(config, **parts))
-        self.steps: list[Step] = []
+        dispatcher = open_dispatcher(lane.server, hosts, memory_bytes=0)
+        super().__init__(lane.environments(dispatcher, 1)[0])
+        self.steps: list[PlayedStep] = []
 
     def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         """The environment's own step."""
@@ -120,31 +125,20 @@ class Worker(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
         return time.process_time()
 
 
-class Rollout(NamedTuple):
-    """The steps of a rollout, and what they took."""
-
-    lines: list[dict[str, Any]]
-    """As in transitions.jsonl, in (row, lane) order."""
-    wall_s: float
-    cpu_s: float
-    """Of all threads of this process and its workers."""
-    memory_mib: float | None
-    """See `memory_mib`."""
-
-
 def time_rows(
     lane: LaneConfig, connection: Connection, plan: Sequence[Setting], num_steps: int
 ) -> list[dict[str, Any]]:
     """A row for each setting of the plan, each announced on stderr; see `time_rollout`.
 
-    `equal_replies` is the share of equal ones among the `compared_replies` calls that the first row
-    of as many lanes and the same seed made, too; `equal_transitions`: whether it made the same.
-    `slot_utilisation` = busy_slots / slots. `bound_env_steps_per_s` is the pace at which no slot
-    would ever be idle, or with fewer lanes than slots no lane, for a lane makes one call at a time;
-    `fraction_of_bound` is the share of it.
+    A row is compared with the first one of as many lanes and the same seed. `compared_replies`
+    counts the calls that both made, `equal_replies` is the share of these whose replies are equal,
+    and `equal_transitions` says whether all transitions are.
+    `slot_utilisation` = busy_slots / slots. `fraction_of_bound` is the pace as a share of that at
+    which no slot would ever be idle, or with fewer lanes than slots no lane, for a lane makes one
+    call at a time.
 
     Raises:
-        UserError: the encoder is no good, or a query could not be embedded.
+        UserError: the encoder cannot be used, or a query could not be embedded.
         RunStoppedError: no step of a rollout could be scored.
     """
     embedded = connection.embedded
@@ -179,7 +173,6 @@ def time_rows(
         row |= {
             "slots": slots,
             "slot_utilisation": round(busy / slots, 4) if is_known else None,
-            "bound_env_steps_per_s": row["env_steps_per_s"] / fraction if fraction else None,
             "fraction_of_bound": round(fraction, 4) if fraction else None,
         }
     return rows
@@ -188,36 +181,46 @@ def time_rows(
 def time_rollout(
     lane: LaneConfig, connection: Connection, setting: Setting, num_steps: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One row and the lines of its steps. Making and resetting lanes is outside the timed window.
+    """One row, and the lines of its steps, as in transitions.jsonl, in (row, lane) order.
+
+    Actions are uniformly random, the same under every schedule.
 
     `busy_slots` is the mean number of slots that a call held: by the embedded simulator's own
     count, or by what the server reported of each call. What nobody counts is None, as the calls of
-    other processes to another server are. `startup_s` is making the lanes and their first reset.
-    Raises as `time_rows` does.
+    other processes to another server are. `startup_s`, in which the lanes are made and reset, is no
+    part of `wall_s`. Raises as `time_rows` does.
     """
     dispatcher, embedded = connection.dispatcher, connection.embedded
+    shape = num_steps, setting.num_processes
+    num_actions = len(load_mutators(lane.mission.mutators))
+    actions = np.random.default_rng(setting.seed).integers(num_actions, size=shape)
     started_s = time.perf_counter()
-    with as_user_error(OllamaError, ValueError), ready(lane, dispatcher, setting) as roll:
+    with as_user_error(OllamaError, ValueError), ready(lane, dispatcher, setting) as vector:
         startup_s = time.perf_counter() - started_s
         before = embedded.reset_stats() if embedded else dispatcher.totals()
-        rollout = roll(num_steps)
+        spent_s, began_s = _cpu_s(setting, vector), time.perf_counter()
+        steps = _PLAYED[setting.schedule](vector, actions)
+        wall_s, spent_s = time.perf_counter() - began_s, _cpu_s(setting, vector) - spent_s
+        memory = memory_mib()
         counted: dict[str, Any] = {}
         if embedded:
             counted = embedded.stats()
         elif setting.schedule not in OF_PROCESSES:
             spent = {key: total - before[key] for key, total in dispatcher.totals().items()}
-            counted = {"calls": int(spent["calls"]), "failed": int(spent["failures"])}
-            counted["busy_slot_s"] = spent["busy_s"] or None
-    env_steps, wall_s, busy_slot_s = len(rollout.lines), rollout.wall_s, counted.get("busy_slot_s")
-    errors = [line["not_hashed"]["error_message"] for line in rollout.lines if line["unscored"]]
+            counted = {"calls": int(spent["calls"]), "busy_slot_s": spent["busy_s"] or None}
+    lines = [
+        transition_record(row, column, info, terminated=terminated, truncated=truncated)
+        for row, lanes in enumerate(steps)
+        for column, (info, terminated, truncated) in enumerate(lanes)
+    ]
+    env_steps, busy_slot_s = len(lines), counted.get("busy_slot_s")
+    errors = [line["not_hashed"]["error_message"] for line in lines if line["unscored"]]
     if len(errors) == env_steps:
         raise RunStoppedError(f"{setting}: no step could be scored: {errors[0]}")
     if errors:
         unscored = f"{len(errors)} of {env_steps} steps could not be scored"
         write_stderr(f"{setting}: {unscored}: {errors[0]}")
-    digest = LinesHash()
-    for line in rollout.lines:
-        digest.update(line)
+    digest = LinesHash(lines)
     row = {
         **asdict(setting),
         "env_steps": env_steps,
@@ -225,31 +228,27 @@ def time_rollout(
         "wall_s": round(wall_s, 3),
         "env_steps_per_s": env_steps / wall_s,
         "busy_slots": None if busy_slot_s is None else round(busy_slot_s / wall_s, 4),
-        "max_in_flight": counted.get("max_in_flight"),
         "llm_calls": counted.get("calls"),
-        "failed_calls": counted.get("failed"),
-        "completion_tokens": sum(line["completion_tokens"] for line in rollout.lines),
-        "cpu_ms_per_step": round(1000 * rollout.cpu_s / env_steps, 3),
-        "memory_mib": None if rollout.memory_mib is None else round(rollout.memory_mib, 1),
+        "completion_tokens": sum(line["completion_tokens"] for line in lines),
+        "cpu_ms_per_step": round(1000 * spent_s / env_steps, 3),
+        "memory_mib": None if memory is None else round(memory, 1),
         "startup_s": round(startup_s, 3),
         "transitions_sha256": digest.hexdigest(),
         "simulated": connection.simulated,
     }
-    return row, rollout.lines
+    return row, lines
 
 
 @contextmanager
-def ready(
-    lane: LaneConfig, dispatcher: Dispatcher, setting: Setting
-) -> Iterator[Callable[[int], Rollout]]:
-    """Within `with`: plays so many steps of each lane; the lanes are made, seeded and reset.
+def ready(lane: LaneConfig, dispatcher: Dispatcher, setting: Setting) -> Iterator[Any]:
+    """Within `with`: a vector environment of the lanes, seeded and reset.
 
-    Actions are uniformly random, the same under every schedule. Under `gym-async` (SAME_STEP) and
-    `sb3-subproc` each lane is a process with a dispatcher of its own, as these vector environments
-    come; under the others all are in this process and share `dispatcher`.
+    Under `gym-async` (SAME_STEP) and `sb3-subproc` each lane is a process with a dispatcher of its
+    own, as these vector environments come; under the others all are in this process and share
+    `dispatcher`.
 
     Raises:
-        ValueError, OllamaError: the encoder is no good, or a query could not be embedded.
+        ValueError, OllamaError: the encoder cannot be used, or a query could not be embedded.
     """
     # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
     seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
@@ -262,38 +261,21 @@ def ready(
     elif setting.schedule == "gym-async":
         vector = AsyncVectorEnv(workers, autoreset_mode=AutoresetMode.SAME_STEP)
     else:
-        config, parts = make_parts(lane.mission, dispatcher, lane.roles, lane.queries)
-        vector = BatchedQueryMutationEnv(
-            config, setting.num_processes, max_workers=setting.max_workers, **parts
-        )
+        envs = lane.environments(dispatcher, setting.num_processes)
+        vector = BatchedQueryMutationEnv(envs, max_workers=setting.max_workers)
     with closing(vector):
         if setting.schedule == "sb3-subproc":
             vector.seed(seed)
             vector.reset()
         else:
             vector.reset(seed=seed)
-        yield partial(_roll, lane, setting, vector)
+        yield vector
 
 
-def _roll(lane: LaneConfig, setting: Setting, vector: Any, num_steps: int) -> Rollout:  # noqa: ANN401 - as above
-    shape = num_steps, setting.num_processes
-    num_actions = len(load_mutators(lane.mission.mutators))
-    actions = np.random.default_rng(setting.seed).integers(num_actions, size=shape)
-
-    def cpu_s() -> float:
-        workers = vector.get_attr("cpu_s") if setting.schedule in OF_PROCESSES else ()
-        return time.process_time() + float(sum(workers))
-
-    spent_s, began_s = cpu_s(), time.perf_counter()
-    steps = _PLAYED[setting.schedule](vector, actions)
-    wall_s, spent_s = time.perf_counter() - began_s, cpu_s() - spent_s
-    memory = memory_mib()
-    lines = [
-        transition_record(row, column, info, terminated=terminated, truncated=truncated)
-        for row, lanes in enumerate(steps)
-        for column, (info, terminated, truncated) in enumerate(lanes)
-    ]
-    return Rollout(lines, wall_s, spent_s, memory)
+def _cpu_s(setting: Setting, vector: Any) -> float:  # noqa: ANN401 - Gymnasium's or SB3's
+    """CPU seconds so far of all threads of this process and its workers."""
+    workers = vector.get_attr("cpu_s") if setting.schedule in OF_PROCESSES else ()
+    return time.process_time() + float(sum(workers))
 
 
 def _play_phased(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
@@ -309,11 +291,11 @@ def _play_phased(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
 
 
 def _play_lanes(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
-    """Each lane takes its steps on a thread of its own; so many at once, with one in turn."""
+    """Each lane takes its steps on a thread of its own, at most `max_workers` lanes at once."""
     places = threading.Semaphore(vector.max_workers)
 
-    def play(lane: int) -> list[Step]:
-        env, steps = vector.envs[lane], list[Step]()
+    def play(lane: int) -> list[PlayedStep]:
+        env, steps = vector.envs[lane], list[PlayedStep]()
         for action in actions[:, lane]:
             with places:
                 _, _, terminated, truncated, info = env.step(action)
@@ -335,7 +317,7 @@ def _play_apart(vector: Any, actions: Actions) -> Steps:  # noqa: ANN401 - Gymna
 
 _PLAYED: Mapping[str, Callable[[Any, Actions], Steps]] = {
     **dict.fromkeys(("sequential", AGAIN, "lanes"), _play_lanes),
-    **dict.fromkeys(("phased", "phased8"), _play_phased),
+    "phased": _play_phased,
     **dict.fromkeys(OF_PROCESSES, _play_apart),
 }
 
@@ -386,7 +368,7 @@ def equal_replies(first: Calls, second: Calls) -> dict[str, Any]:
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their `speedup`; behind those that differ in their seed alone, their medians.
+    """The rows with their `speedup`, and after rows that differ in their seed alone their medians.
 
     `speedup` is how many times as many tokens a second the server wrote as in the first row. Rows
     of one seed and as many lanes have the same tokens to write, so for them it is the ratio of

@@ -93,7 +93,7 @@ def play(query: str, plan: Plan, seed: int) -> float:
 
 @pytest.mark.parametrize("query", QUERIES[60::180])
 def test_playing_the_plan_earns_what_was_computed(query: str) -> None:
-    (value, _), plan = GAME.best(query)
+    value, plan = GAME.best(query)
     returns = [play(query, plan, seed) for seed in range(EPISODES)]
     # Four standard errors, and a half-episode's slack where none failed.
     assert abs(fmean(returns) - value) < 4 * stdev(returns) / math.sqrt(EPISODES) + 2 / EPISODES
@@ -104,8 +104,8 @@ def test_no_fixed_mutator_is_better_than_the_best_policy_and_noop_is_far_below(w
     game = Game(world=load_world(world), mutators=GAME.mutators)
     sample = QUERIES[::120]
     for query in sample:
-        best = game.best(query)[0][0]
-        assert all(best >= game.fixed(query, name)[0] - 1e-12 for name in NAMES)
+        best, _ = game.best(query)
+        assert all(best >= game.fixed(query, name) - 1e-12 for name in NAMES)
     bounds = optimum(world, sample)
     assert bounds["noop"] + 0.8 < bounds["optimum"]
 
@@ -128,18 +128,17 @@ greet = { cue = "greet", failures = [0.25, 0.25, 0, 0], soften = 0.5, add = "pol
 def test_a_small_world_worked_by_hand(tmp_path: Path) -> None:
     # "aphids" is refused (2 points). Greeting fails in half the cases, else it adds a polite word
     # (1 point: half refused), and in half of these it softens, too (0 points: answered). With one
-    # step left both states are worth 1/4 - 0.1 = 0.15; with two, 1/4 - 0.1 + 3/4 * 0.15 = 0.2625,
-    # and success is 1/4 + 3/4 * 1/4 = 0.4375.
+    # step left both states are worth 1/4 - 0.1 = 0.15; with two, 1/4 - 0.1 + 3/4 * 0.15 = 0.2625.
     garden = tmp_path / "garden.toml"
     garden.write_text(GARDEN, encoding="utf-8")
     game = Game(world=load_world(str(garden)), mutators=(greet,), max_steps=2, step_cost=0.1)
     value, _ = game.best("Where do aphids sleep?")
-    assert value == pytest.approx((0.2625, 0.4375))
+    assert value == pytest.approx(0.2625)
     assert game.fixed("Where do aphids sleep?", "greet") == pytest.approx(value)
 
 
 def test_a_rule_counts_by_what_it_makes_of_the_text() -> None:
     game = Game(world=CAUTIOUS, mutators=load_mutators(["noop", "add_politeness"]), max_steps=1)
     query = "How do I track my own lost phone?"
-    assert game.fixed(query, "noop") == pytest.approx((-0.05, 0.0))
-    assert game.fixed(query, "add_politeness") == pytest.approx((0.95, 1.0))
+    assert game.fixed(query, "noop") == pytest.approx(-0.05)
+    assert game.fixed(query, "add_politeness") == pytest.approx(0.95)

@@ -19,8 +19,15 @@ EMBEDDED = ("--ollama-host", "embedded", "--slots", "4", "--time-scale", "0.02")
 KEYS = {
     *("schedule", "num_processes", "max_workers", "seed", "seeds", "env_steps", "unscored_steps"),
     *("wall_s", "env_steps_per_s", "speedup", "slots", "busy_slots", "slot_utilisation"),
-    *("bound_env_steps_per_s", "fraction_of_bound", "max_in_flight", "llm_calls", "failed_calls"),
-    *("completion_tokens", "equal_replies", "compared_replies", "cpu_ms_per_step", "memory_mib"),
+    *(
+        "fraction_of_bound",
+        "llm_calls",
+        "completion_tokens",
+        "equal_replies",
+        "compared_replies",
+        "cpu_ms_per_step",
+        "memory_mib",
+    ),
     *("startup_s", "transitions_sha256", "equal_transitions", "simulated"),
 }
 SPINNING = """
@@ -45,14 +52,12 @@ def _bench(folder: Path, *flags: str, host: str = "", code: int = 0) -> list[dic
 
 
 def test_all_rows_make_the_same_transitions_with_the_same_calls(tmp_path: Path) -> None:
-    schedules = ("--schedules", "sequential,phased,phased8,lanes", "--max-workers", "2,4")
+    schedules = ("--schedules", "sequential,phased,lanes", "--max-workers", "2,4")
     rows = _bench(tmp_path, *schedules, "--judge")
-    settings = [("sequential", 1), ("phased", 2), ("phased", 4), ("phased8", 8)]
-    settings += [("lanes", 2), ("lanes", 4)]
+    settings = [("sequential", 1), ("phased", 2), ("phased", 4), ("lanes", 2), ("lanes", 4)]
     assert [(row["schedule"], row["max_workers"]) for row in rows] == settings
     assert len({row["transitions_sha256"] for row in rows}) == 1
     assert {row["llm_calls"] for row in rows} == {3 * 16}
-    assert all(1 <= row["max_in_flight"] <= row["max_workers"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +82,15 @@ def test_a_sweep_has_rows_for_each_number_of_lanes_and_their_bounds(
     tmp_path: Path, capsys: Capture
 ) -> None:
     """The bound: slots that are never idle, or with fewer lanes than slots no lane that is."""
-    rows = _bench(tmp_path, "--schedules", "phased8,lanes", "--sweep-lanes", "1,3,6")
+    rows = _bench(tmp_path, "--schedules", "phased,lanes", "--sweep-lanes", "1,3,6")
     names = [(row["num_processes"], row["schedule"]) for row in rows]
-    assert names == [(lanes, schedule) for lanes in (1, 3, 6) for schedule in ("phased8", "lanes")]
+    assert names == [(lanes, schedule) for lanes in (1, 3, 6) for schedule in ("phased", "lanes")]
     hashes = [row["transitions_sha256"] for row in rows]
     assert hashes[::2] == hashes[1::2]
     assert len(set(hashes)) == 3
     for row in rows:
-        busy_s = row["busy_slots"] * row["wall_s"]
         at_once = min(row["slots"], row["num_processes"])
         assert row["slot_utilisation"] == pytest.approx(row["busy_slots"] / row["slots"], rel=0.01)
-        assert row["bound_env_steps_per_s"] == pytest.approx(
-            row["env_steps"] * at_once / busy_s, rel=0.01
-        )
         assert row["fraction_of_bound"] == pytest.approx(row["busy_slots"] / at_once, rel=0.01)
         assert 0 < row["fraction_of_bound"] <= 1
     shown, said = capsys.readouterr()
@@ -122,7 +123,7 @@ def test_on_another_server_equal_replies_are_counted_after_a_warm_up_of_all_work
     schedules = ["sequential", "sequential again", "phased", "lanes"]
     assert [row["schedule"] for row in rows] == schedules
     assert len({row["transitions_sha256"] for row in rows}) == 1
-    assert {(row["llm_calls"], row["failed_calls"]) for row in rows} == {(24, 0)}
+    assert {row["llm_calls"] for row in rows} == {24}
     assert [row["equal_replies"] for row in rows] == [None, 1, 1, 1]
     assert [row["compared_replies"] for row in rows] == [0, 24, 24, 24]
     assert {(row["simulated"], row["slots"]) for row in rows} == {(True, 16)}

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -270,18 +271,23 @@ def test_streams_that_are_closed_or_break_end_no_run(
     files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     """As those of a job in the background whose terminal is gone."""
-    for number, redirected in enumerate(('"$@" <&- >&- 2>&-', '"$@"')):
-        run = tmp_path / str(number)
-        arguments = line("evolve", files, simulator.host, run)
-        with subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", redirected, "sh", *MUTAGYM, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        ) as process:
+    runs = {'"$@" <&- >&- 2>&-': tmp_path / "closed", '"$@"': tmp_path / "broken"}
+    processes = []
+    with ExitStack() as stack:
+        for redirected, run in runs.items():
+            arguments = line("select", files, simulator.host, run)
+            process = stack.enter_context(
+                subprocess.Popen(  # noqa: S603 - our own words
+                    ["/bin/sh", "-c", redirected, "sh", *MUTAGYM, *arguments],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+            )
             assert process.stderr
             process.stderr.close()
-        assert process.returncode == 0
-        assert read(run)["history"]
+            processes.append(process)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert all(read(run)["combinations"] for run in runs.values())
 
 
 def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word(

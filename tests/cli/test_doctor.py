@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from cli import doctor
 from cli.main import execute
+from ollama_utils import server_checks
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.ollama_utils.hostile import RawServer
@@ -37,7 +39,7 @@ from tests.ollama_utils.scripted import ScriptedServer
 Capture = pytest.CaptureFixture[str]
 
 CHECKS = [*("reached", "slots", "speed", "memory", "equal", "overlong", "thoughts", "schema")]
-CHECKS += ["seed", "template", "connection", "busy"]
+CHECKS += ["seed", "template", "busy"]
 ONE = ("--target-model", "sim-model")
 TWO = ("--target-model", "sim-target", "--mutator-model", "sim-mutator")
 OVER = "the --seconds were over"
@@ -99,19 +101,23 @@ def test_where_no_model_is_named_none_is_called_and_the_first_row_is_there(
     four_slots: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
     four_slots.reset_stats()
-    report = _report(tmp_path, four_slots.host)
+    report = _report(tmp_path, four_slots.host, "--request-field", "seed=")
+    said = capsys.readouterr()
     assert four_slots.stats()["calls"] == 0
+    assert said.err.count("note: ") == 1
     assert list(_rows(report)) == ["reached"]
     assert "sim-model:latest" in _rows(report)["reached"]["numbers"]["pulled"]
-    assert "name a model, as in --target-model" in capsys.readouterr().out
+    assert "name a model, as in --target-model" in said.out
 
 
-def test_each_of_several_servers_has_rows_and_its_part_of_the_lanes(tmp_path: Path) -> None:
-    one, other = (Settings(slots=slots, time_scale=0.2) for slots in (4, 1))
-    with EmbeddedServer(one) as first, EmbeddedServer(other) as second:
+def test_each_of_several_servers_has_rows_and_its_part_of_the_lanes(
+    four_slots: EmbeddedServer, tmp_path: Path
+) -> None:
+    first = _on("openai", four_slots.host)
+    with EmbeddedServer(Settings(slots=1, time_scale=0.2)) as second:
         flags = ("--ollama-host", second.host, *ONE, "--num-processes", "8")
-        report = _report(tmp_path, _on("openai", first.host), *flags)
-    assert [each["host"] for each in report["servers"]] == [_on("openai", first.host), second.host]
+        report = _report(tmp_path, first, *flags)
+    assert [each["host"] for each in report["servers"]] == [first, second.host]
     assert [_rows(report, server)["slots"]["verdict"] for server in (0, 1)] == ["holds", "does not"]
     assert _rows(report, 1)["slots"]["do"] == "OLLAMA_NUM_PARALLEL=4 ollama serve"
 
@@ -131,7 +137,7 @@ def _one_at_a_time() -> Lie:
         with slot if asked else threading.Lock():
             waited_s = time.perf_counter() - began_s
             status, reply = honest()
-        if isinstance(reply, dict) and "total_duration" in reply:
+        if "total_duration" in reply:
             reply["total_duration"] += round(waited_s * 1e9)
         return status, reply
 
@@ -140,7 +146,7 @@ def _one_at_a_time() -> Lie:
 
 def _target_is_unloaded(path: str, _asked: Body, honest: Honest) -> Answer:
     status, reply = honest()
-    if path == "/api/ps" and isinstance(reply, dict):
+    if path == "/api/ps":
         reply["models"] = [model for model in reply["models"] if "target" not in model["name"]]
     return status, reply
 
@@ -196,7 +202,7 @@ def _turns_away() -> Lie:
 
 
 _numbers = count()
-LIES: dict[str, tuple[str, Lie | None]] = {
+LIES: dict[str, tuple[str, Lie]] = {
     "reached": ("openai", _missing),
     "slots": ("ollama", _one_at_a_time()),
     "memory": ("ollama", _target_is_unloaded),
@@ -206,7 +212,6 @@ LIES: dict[str, tuple[str, Lie | None]] = {
     "schema": ("ollama", saying(lambda asked, said: "Red." if _has_schema(asked) else said)),
     "seed": ("openai", _drawing(count().__next__)),
     "template": ("ollama", changing(lambda _asked, reply: count_prompt(reply, -TEMPLATE_TOKENS))),
-    "connection": ("openai", None),
     "busy": ("ollama", _turns_away()),
 }
 """For each check the wire and what it finds."""
@@ -214,12 +219,18 @@ LIES: dict[str, tuple[str, Lie | None]] = {
 
 @pytest.mark.parametrize("check", LIES)
 def test_a_lie_is_found_by_its_row_alone(
-    check: str, simulator: EmbeddedServer, four_slots: EmbeddedServer, tmp_path: Path
+    check: str,
+    simulator: EmbeddedServer,
+    four_slots: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if check not in {"slots", "busy"}:
+        monkeypatch.setattr(server_checks, "CALLS", {4: 12})
     wire, lie = LIES[check]
     host = four_slots.host if check == "slots" else simulator.host
     flags = TWO if check == "memory" else ONE
-    with LyingServer(host, lie, closes=check == "connection") as server:
+    with LyingServer(host, lie) as server:
         report = _report(tmp_path, _on(wire, server.host), *flags)
     assert _broken(report, check) == [check]
     assert _rows(report)[check]["follows"]
@@ -235,8 +246,9 @@ def _drips(client: socket.socket) -> None:
 
 
 def test_a_server_that_hangs_is_left_when_the_seconds_are_over(
-    four_slots: EmbeddedServer, tmp_path: Path, capsys: Capture
+    four_slots: EmbeddedServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(doctor, "CLOSE_S", 0.1)
     began_s, never = time.monotonic(), threading.Event()
 
     def hangs(_path: str, asked: Body, honest: Honest) -> Answer:
@@ -250,7 +262,7 @@ def test_a_server_that_hangs_is_left_when_the_seconds_are_over(
     assert "no reply in time" in rows.pop("reached")["seen"]
     assert {(row["verdict"], row["seen"]) for row in rows.values()} == {("cannot say", OVER)}
     with RawServer(_drips) as hung:
-        assert execute(("doctor", "--ollama-host", hung.host, "--seconds", "1")) == 2
+        assert execute(("doctor", "--ollama-host", hung.host, "--seconds", "0.3")) == 2
     assert hung.host in capsys.readouterr().err.splitlines()[-1]
     assert time.monotonic() - began_s < 30  # they would hang for minutes
 

@@ -10,7 +10,8 @@ import pytest
 from stable_baselines3 import PPO
 
 from cli.main import execute
-from envs.queries import load_queries, split_queries
+from envs.queries import load_queries
+from envs.query_sets import split_queries
 from ollama_utils.types import THINK_BUDGET
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 

@@ -115,7 +115,7 @@ PLAIN = {"prompt": "How?", "completion": "So."}
         ({"prompt": "How?", "text": "So."}, "", ["'prompt', 'text'", "--completion-column"]),
         (PLAIN, "--label-column x", ["--label-column", "'x'"]),
         (PLAIN, "--out missing/a.csv", ["--out", "missing/a.csv"]),
-        (PLAIN, "--out rows.csv", ["rows.csv", "one file twice"]),
+        (PLAIN, "--out rows.csv", ["rows.csv", "is named twice"]),
         (PLAIN, "--reward jugde", ["jugde", "judge"]),
         (PLAIN, "--reward exact", ["exact", "expected refusal"]),
         ({"completion": "So."}, "--reward judge", ["--prompt-column"]),

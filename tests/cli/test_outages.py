@@ -89,7 +89,7 @@ def test_a_run_waits_for_its_server_or_ends_saved_and_goes_on(
     whole = results(command, tmp_path / "whole")
 
     waits = line(command, server.host, tmp_path / "waits")
-    with outage_after(server, calls // 3, "drop", for_s=2.0):
+    with outage_after(server, calls // 3, "drop", for_s=0.6):
         assert execute(waits) == 0
     assert f"{server.host} is away (" in capsys.readouterr().err
     assert results(command, tmp_path / "waits") == whole
@@ -108,7 +108,7 @@ def test_a_server_that_looks_well_and_answers_no_call_is_waited_for(
 ) -> None:
     flags = (*WORLD, *SHAPE, *PASSES, "--ollama-host", server.host, "--call-timeout-s", "1")
     assert execute(("train", *flags, "--run-dir", str(tmp_path / "whole"))) == 0
-    with outage_after(server, 15, "hang", for_s=4.0):
+    with outage_after(server, 15, "hang", for_s=2.5):
         assert execute(("train", *flags, "--run-dir", str(tmp_path / "waits"))) == 0
     said = capsys.readouterr().err
     assert f"{server.host} is away (" in said
@@ -130,7 +130,7 @@ def test_labels_of_a_judge_are_waited_for_or_the_command_ends(
     assert capsys.readouterr().err.splitlines()[-1].startswith(TOO_LONG)
     assert not out.exists()
     server.end_outage()
-    with outage_after(server, 10, "drop", for_s=2.0):
+    with outage_after(server, 10, "drop", for_s=0.6):
         assert execute(flags) == 0
     said = capsys.readouterr().err
     assert f"{server.host} is away (" in said

@@ -99,11 +99,16 @@ SHAPES = {
     "auto, with looks at kept queries": (
         *("--algorithm", "auto", "--bandit-env-steps", "32", "--num-env-steps", "64"),
         *("--kept", "0.2", "--queries", "few.txt", "--mutators", "paraphrase,noop"),
-        *("--encoder", "hashing:16"),
+        *("--encoder", "hashing:16", "--max-steps", "2"),
     ),
     "a bandit, a judge, an encoder on the server, one call at a time": (
         *("--algorithm", "thompson", "--encoder", "ollama:sim-embed", "--reward", "judge"),
         *("--judge-model", "sim-judge", "--no-batching", "--num-env-steps", "32"),
+    ),
+    "models that think, for longer than usual": (
+        *("--mutators", "noop,shorten", "--num-env-steps", "32", "--encoder", "hashing:16"),
+        *("--reward", "judge", "--judge-model", "sim-thinker", "--think", "on"),
+        *("--mutator-think", "on", "--judge-think", "low", "--think-budget", "999"),
     ),
     "several seeds": (*SMALL[len(WORLD) + len(SHAPE) :], "--seeds", "2", "--seed", "3"),
 }
@@ -120,7 +125,9 @@ def test_runs_of_every_shape_are_replayed(
     Path("few.txt").write_text(
         "".join(f"How do I open a box of kind {kind}?\n" for kind in range(20))
     )
-    assert train(simulator.host, tmp_path / "run", *WORLD, *SHAPE, *flags) == 0
+    thinks = "--think" in flags
+    world = ["sim-thinker" if thinks and each.startswith("sim-") else each for each in WORLD]
+    assert train(simulator.host, tmp_path / "run", *world, *SHAPE, *flags) == 0
     seeds = [each["seed"] for each in replay(tmp_path / "run")]
     assert seeds == ([3, 4] if "--seeds" in flags else [0])
 
@@ -151,6 +158,22 @@ def test_a_run_that_was_killed_is_replayed_as_far_as_its_whole_rows_go(copy: Pat
     (found,) = replay(copy)
     assert found["steps"] == 44
     assert [which["what"] for which in found["compared"]] == ["transitions_sha256"]
+
+
+def test_seeds_without_a_whole_row_are_left_out(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+) -> None:
+    """One that has none was stopped before its first row, or had not begun."""
+    run = tmp_path / "run"
+    assert train(simulator.host, run, *SMALL, "--seeds", "3") == 0
+    (run / "seed-1" / "summary.json").unlink()
+    (run / "seed-1" / "transitions.jsonl").write_text('{"row"')
+    shutil.rmtree(run / "seed-2")
+    assert [each["seed"] for each in replay(run)] == [0]
+    err = capsys.readouterr().err
+    assert all(f"seed {seed} is left out: the run '{run}" in err for seed in (1, 2))
+    shutil.rmtree(run / "seed-0")
+    assert "no whole row of transitions" in last_line(capsys, 2, run)
 
 
 def edit_log(folder: Path, statement: str, values: Sequence[object]) -> None:
@@ -209,7 +232,7 @@ def test_what_cannot_be_replayed_is_the_users_error(
     table: list[tuple[Callable[[Path], object], str]] = [
         (cut_lines, "has 40 whole lines, and summary.json counts 64"),
         (lambda run: (run / "replies.sqlite").unlink(), "without its replies"),
-        (lambda run: (run / "transitions.jsonl").write_text(""), "no whole row of transitions"),
+        (lambda run: (run / "transitions.jsonl").write_text(""), "has 0 whole lines, and summary"),
         (lambda run: (run / "config.toml").write_text('selector = "grid"\n'), "`mutagym train`"),
     ]
     for row, (spoil, words) in enumerate(table):

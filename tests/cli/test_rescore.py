@@ -101,8 +101,11 @@ def test_a_judge_is_asked_once_at_its_server(
     with faults(simulator, {"kind": "status", "rate": 1}):
         assert execute(("rescore", str(trained_run), *judge, "--call-attempts", "1")) == 1
     assert "replies could be scored" in capsys.readouterr().err.splitlines()[-1]
+    out = ("--out", str(tmp_path / "out.jsonl"))
     with faults(simulator, {"kind": "status", "rate": 0.5}):
-        found = rescored(trained_run, tmp_path, *judge, "--call-attempts", "1")
+        found = rescored(trained_run, tmp_path, *judge, "--call-attempts", "1", *out)
+    for line in lines(tmp_path, "out.jsonl"):
+        assert line["not_hashed"]["error_message"].partition(":")[0] == line["error"]
     steps = found["steps"]
     assert steps["unscored_now"] > 0
     assert steps["both"] + steps["unscored_now"] + steps["unscored_in_the_run"] == steps["all"]
@@ -132,6 +135,8 @@ def test_what_cannot_be_scored_again_is_the_users_error(
     trained_run: Path, copy: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert "RUN names" in refused(capsys, tmp_path)
+    twice = ("--json", tmp_path / "one.json", "--out", tmp_path / "one.json")
+    assert "one.json' is named twice" in refused(capsys, trained_run, *twice)
     assert "unknown reward 'refusel'" in refused(capsys, trained_run, "--reward", "refusel")
     assert "has no right answers" in refused(capsys, trained_run, "--reward", "number")
     for flag, name in (("--out", "transitions.jsonl"), ("--json", "summary.json")):

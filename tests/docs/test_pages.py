@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.reference import reference
 from evaluation.specs import NAMES
@@ -106,8 +105,6 @@ def test_every_import_in_the_table_of_names_works() -> None:
 
 
 def test_the_citation_names_this_version() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert all(
-        citation[to] == project[of] for to, of in (("title", "name"), ("version", "version"))
-    )
+    assert {f'title: "{project["name"]}"', f"version: {project['version']}"} <= {*citation}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -24,7 +23,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import OllamaError
 from simulator.process import EmbeddedServer
-from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, REJECTED, SCORER, Script, make_env
+from tests.envs.worlds import MUTATORS, QUERIES, REJECTED, Script, make_env
 
 LANES = 3
 FAULTS = [{"kind": kind, "rate": 0.1} for kind in ("status", "drop", "garbage")]
@@ -99,10 +98,11 @@ def test_failures_that_pass_change_nothing(
     max_workers: int,
     mutators: tuple[str, ...],
 ) -> None:
-    hosts, config = [simulator.host], replace(CONFIG, mutators=mutators)
+    hosts = [simulator.host]
     with Dispatcher(hosts) as one, Dispatcher(hosts, attempts=20, backoff_s=0.001) as two:
         envs, others = (
-            [make_env(each, encoder, config) for _ in range(LANES)] for each in (one, two)
+            [make_env(each, encoder, mutators=mutators) for _ in range(LANES)]
+            for each in (one, two)
         )
         given = play(BatchedQueryMutationEnv(envs), plan)
         simulator.set_faults(FAULTS)
@@ -165,18 +165,18 @@ def test_an_action_outside_the_space_is_an_error_and_no_lane_takes_its_step(
     assert simulator.stats()["calls"] == calls
 
 
-def test_what_cannot_be_is_refused(dispatcher: Dispatcher, encoder: Encoder) -> None:
-    parts: Any = {"queries": QUERIES, "dispatcher": dispatcher, "encoder": encoder}
-    parts["scorer"] = SCORER
-    env = BatchedQueryMutationEnv(CONFIG, LANES, **parts)
+def test_what_cannot_be_is_refused(
+    dispatcher: Dispatcher, encoder: Encoder, envs: list[QueryMutationEnv]
+) -> None:
+    env = BatchedQueryMutationEnv(envs)
     with pytest.raises(ValueError, match="expected 3 seeds, one a lane, got 2"):
         env.reset(seed=[1, 2])
     with pytest.raises(ValueError, match="got 3 and 0"):
-        BatchedQueryMutationEnv(env.envs, max_workers=0)
-    other_target = replace(CONFIG, models=replace(CONFIG.models, target="sim-other"))
-    for config in (other_target, replace(CONFIG, mutators=MUTATORS[:2])):
+        BatchedQueryMutationEnv(envs, max_workers=0)
+    others: list[dict[str, Any]] = [{"target": "sim-other"}, {"mutators": MUTATORS[:2]}]
+    for other in others:
         with pytest.raises(ValueError, match="lane 1 has other"):
-            BatchedQueryMutationEnv([env.envs[0], make_env(dispatcher, encoder, config)])
+            BatchedQueryMutationEnv([envs[0], make_env(dispatcher, encoder, **other)])
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -20,17 +20,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from envs.labelled_files import read_samples
 from envs.queries import (
     Chat,
     Query,
-    QuerySplitError,
     chats_of,
     load_queries,
     queries_sha256,
-    split_queries,
 )
 from envs.query_files import QueryFileError
-from envs.query_sets import QueryConfig, keep_queries, load_query_set, recorded_queries
+from envs.query_sets import (
+    QueryConfig,
+    QuerySplitError,
+    keep_queries,
+    load_query_set,
+    recorded_queries,
+    split_queries,
+)
 from records.errors import UserError
 
 LONGEST = 100_000
@@ -338,6 +344,15 @@ def test_the_hash_follows_content_order_and_chats_but_not_rows() -> None:
     assert queries_sha256(replace(query, row=9) for query in queries) == queries_sha256(queries)
     different = [queries[::-1], queries[1:], *([each, *queries[1:]] for each in other)]
     assert len({queries_sha256(each) for each in (queries, *different)}) == 7
+
+
+def test_a_column_without_a_name_is_an_index_and_holds_neither_answers_nor_prompts(
+    tmp_path: Path,
+) -> None:
+    (query,) = load_queries(written(tmp_path, "set.csv", ",query\n7,a\n"))
+    assert query.answers == ()
+    (sample,) = read_samples(written(tmp_path, "replies.csv", ",completion\n7,Sure.\n"))
+    assert sample.prompt == ""
 
 
 @pytest.mark.parametrize(

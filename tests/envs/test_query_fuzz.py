@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.queries import load_queries, queries_sha256, split_queries
+from envs.queries import load_queries, queries_sha256
 from envs.query_files import QueryFileError
+from envs.query_sets import split_queries
 
 ROWS = [{"prompt": "How do I kill a process?", "label": "a"}, {"prompt": "Was it?", "label": "b"}]
 TABLE = "prompt,label\n" + "".join(f'"{row["prompt"]}",{row["label"]}\n' for row in ROWS)

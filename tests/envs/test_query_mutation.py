@@ -21,19 +21,17 @@ import envs
 from envs import ENV_ID
 from envs.episode import begin_together
 from envs.queries import load_queries
-from envs.query_mutation import EnvConfig, QueryMutationEnv
+from envs.query_mutation import QueryMutationEnv
 from envs.transitions import check_transition, transition_record
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from simulator.process import EmbeddedServer
 from tests.envs.worlds import (
     BY_LABEL,
-    CONFIG,
     CRASH,
     HOW,
     QUERIES,
     REWORDED,
-    SCORER,
     Script,
     make_env,
     prompt_of,
@@ -71,12 +69,28 @@ def test_misuse_is_a_clear_error(dispatcher: Dispatcher, encoder: Encoder) -> No
         with pytest.raises(gymnasium.error.InvalidAction, match="an integer from 0 to 5, got"):
             env.step(action)
     with pytest.raises(ValueError, match="max_steps must be at least 1, got 0"):
-        EnvConfig(models=CONFIG.models, max_steps=0)
-    parts: Any = {"dispatcher": dispatcher, "encoder": encoder, "scorer": SCORER}
+        replace(env.rules, max_steps=0)
     with pytest.raises(ValueError, match="queries is empty"):
-        QueryMutationEnv(CONFIG, queries=[], **parts)
+        QueryMutationEnv(env.rules, env.models, [])
+    plain: Any = {"hosts": "localhost", "target_model": "m"}
     with pytest.raises(ValueError, match="renders nothing: leave render_mode out"):
-        gymnasium.make(ENV_ID, render_mode="human", hosts="localhost", target_model="m")
+        gymnasium.make(ENV_ID, render_mode="human", **plain)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_step'"):
+        gymnasium.make(ENV_ID, max_step=2, **plain)
+
+
+def test_an_environment_made_after_the_dispatcher_ended_has_a_new_one(script: Script) -> None:
+    plain: Any = {"hosts": script.host, "target_model": "target", "encoder": "hashing:32"}
+    first, second = (gymnasium.make(ENV_ID, **plain).unwrapped for _ in range(2))
+    assert isinstance(first, QueryMutationEnv)
+    assert isinstance(second, QueryMutationEnv)
+    assert first.models.dispatcher is second.models.dispatcher
+    first.models.dispatcher.close()
+    third = gymnasium.make(ENV_ID, **plain).unwrapped
+    assert isinstance(third, QueryMutationEnv)
+    with third.models.dispatcher:
+        third.reset(seed=0)
+        assert not third.step(NOOP)[4]["unscored"]
 
 
 ROLLOUT = """

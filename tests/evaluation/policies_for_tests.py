@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evaluation.errors import error_line, policy_traceback
+from evaluation.errors import policy_traceback, raised_line
 from evaluation.policies import Policy, PolicySource, View
 from evaluation.stepping import PolicyStepper
 from ollama_utils.parallel import map_parallel
@@ -55,7 +55,7 @@ def play(
             for step in range(steps):
                 done.append(policy(view(agent, step, episode)))  # noqa: PERF401 - they stay when one raises
         except Exception as error:  # noqa: BLE001 - whatever a policy raises
-            done.append(error_line(policy_traceback(error)))
+            done.append(raised_line(policy_traceback(error)))
         return done
 
     seats = list(itertools.product(range(episodes), range(len(sources))))

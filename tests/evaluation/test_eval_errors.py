@@ -36,6 +36,7 @@ MIXED = ("-p", "noop,proportion=1", "-p")
     [
         ((), ["-p"]),
         (("-p", "nop"), ["'nop'", "noop"]),
+        (("-p", "x" * 5000), ["unknown policy", "no such folder"]),
         (("-p", "fixed:shortn"), ["shortn", "shorten"]),
         ((*NOOP, *NOOP), ["two policies", "'noop'"]),
         ((*MIXED, "random,proportion=0.01"), ["1 agents", "more agents"]),

@@ -108,5 +108,5 @@ def test_from_five_seeds_on_the_interval_holds_other_seeds_and_students_stands_b
     assert row["low"] < 0.4
     assert row["high"] > 0.6
     (note,) = [line for line in found["notes"] if "a: success" in line]
-    assert "whatever other seeds do, Student's [" in note
+    assert "assumes nothing about other seeds; Student's interval, which assumes" in note
     assert found["comparisons"][0]["queries_needed"] is None

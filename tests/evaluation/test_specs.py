@@ -19,6 +19,10 @@ READ: dict[str, Scalar] = {"depth": 3, "rate": 0.001, "deep": False, "mode": "fa
     ("text", "spec"),
     [
         ("noop", PolicySpec(kind="noop")),
+        (
+            "class=a.B,say='x,proportion=1'",
+            PolicySpec(kind="class", arg="a.B", options={"say": "x,proportion=1"}),
+        ),
         ("random,proportion=0.5", PolicySpec(kind="random", proportion=0.5)),
         ("llm:llama3:3b , proportion=2", PolicySpec(kind="llm", arg="llama3:3b", proportion=2.0)),
         (
@@ -68,7 +72,7 @@ def test_any_text_is_a_policy_or_an_error_of_one_kind(text: str) -> None:
         spec = parse_policy(text)
     except ValueError:
         return
-    assert spec.proportion > 0
+    assert spec.proportion is None or spec.proportion > 0
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=6), st.integers(1, 50))

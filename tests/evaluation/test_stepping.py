@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.errors import StepperError, policy_traceback
-from evaluation.policies import CascadePolicy, Policy, PolicySource
+from evaluation.policies import OrderedPolicy, Policy, PolicySource
 from evaluation.stepping import PolicyStepper, StepperName
 from tests.evaluation import network_policies as networks
 from tests.evaluation import policies_for_tests as policies
@@ -45,7 +45,7 @@ FAULTS = (
 )
 BY_STEP: list[PolicySource] = [
     source(Wanderer),
-    CascadePolicy(name="cascade", order=(3, 1, 4)),
+    OrderedPolicy(name="cascade", order=(3, 1, 4), rewords_original=True),
     *(source(Failing, fault=fault) for fault in FAULTS),
 ]
 BY_BATCH: list[PolicySource] = [

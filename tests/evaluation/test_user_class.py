@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.specs import make_source, parse_policy
+from evaluation.specs import parse_policy
 from evaluation.stepping import PolicyStepper, StepperName
-from evaluation.user_class import UserSource
+from evaluation.user_class import UserSource, user_source
 from tests.evaluation.policies_for_tests import MUTATORS, play, view
 
 OWN = """
@@ -36,9 +36,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(text: str) -> UserSource:
-    source = make_source(parse_policy(f"class={text}"), mutators=MUTATORS)
-    assert isinstance(source, UserSource)
-    return source
+    spec = parse_policy(f"class={text}")
+    return user_source(spec.name, spec.arg, MUTATORS, spec.options)
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
@@ -69,6 +68,7 @@ def test_a_class_of_a_module_is_found_by_its_dotted_name(own: Path) -> None:
         ("{file}:Policy,begin=1", "with mutators, seed, begin: got an unexpected keyword"),
         ("{file}:Policy,seed=1", "always gets 'seed'; leave seed= out"),
         ("{folder}/none.py:Policy", "no Python file at"),
+        (f"{'x' * 300}.py:Policy", "no Python file at"),
         ("{folder}/broken.py:Policy", "fails while it is imported: ZeroDivisionError: division"),
         ("nowhere.module.Policy", "cannot be imported: ModuleNotFoundError: .* on PYTHONPATH"),
         ("./own.py", "names no class; expected my.module.Policy or file.py:Policy"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mutators.registry import EXTRA_MUTATORS, load_mutators
 
 NOOP, POLITE, SYNONYM = load_mutators(["noop", "add_politeness", "synonym_replace"])
-EXTRA = {each.name: each for each in load_mutators(EXTRA_MUTATORS) if each.kind == "rule"}
+EXTRA = {each.name: each for each in EXTRA_MUTATORS if each.kind == "rule"}
 FRAMING = [EXTRA[name] for name in EXTRA if name not in {"lowercase", "typos"}]
 SEEDS = st.integers(min_value=0, max_value=2**63)
 LEXICON = tomllib.loads(

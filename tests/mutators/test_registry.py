@@ -64,21 +64,23 @@ def test_the_fourteen_built_in_mutators_load_in_the_order_they_are_named() -> No
 
 
 def test_the_other_built_in_mutators_are_found_by_name_and_are_no_default() -> None:
-    mutators = load_mutators(EXTRA_MUTATORS)
-    assert not set(EXTRA_MUTATORS) & set(DEFAULT_MUTATORS)
-    assert {mutator.name: mutator.calls for mutator in mutators if mutator.kind == "model"} == {
+    names = [mutator.name for mutator in EXTRA_MUTATORS]
+    assert load_mutators(names) == EXTRA_MUTATORS
+    assert not set(names) & set(DEFAULT_MUTATORS)
+    assert {
+        mutator.name: mutator.calls for mutator in EXTRA_MUTATORS if mutator.kind == "model"
+    } == {
         "define_terms": 1,
         "ignore_trigger": 1,
         "keep_original": 1,
         "translate_back": 2,
     }
-    assert all(mutator.doc.endswith(".") for mutator in mutators)
 
 
 def test_a_users_mutators_load_from_their_file_beside_built_in_ones(own: str) -> None:
     paraphrase, shout, rhyme = load_mutators(["paraphrase", f"{own}:shout", f"{own}:rhyme"])
     assert paraphrase.name == "paraphrase"
-    assert (shout.kind, shout.doc) == ("rule", "Say it louder.")
+    assert (shout.kind, rhyme.kind) == ("rule", "model")
     assert shout.apply("why?", (), 0) == "WHY?!"
     assert rhyme.prompt("why?", (), 0).text == "Make the query rhyme. <query>why?</query>"
 

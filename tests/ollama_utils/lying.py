@@ -11,8 +11,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 Body = dict[str, Any]
-Answer = tuple[int, Body | bytes]
-"""The status, and JSON or a stream; status 0 hangs up without an answer."""
+Answer = tuple[int, Body]
+"""The status and the JSON of a reply."""
 Honest = Callable[[], Answer]
 Lie = Callable[[str, Body, Honest], Answer]
 """Given path and body of a request ({}: of a GET) and what answers it honestly, the answer."""
@@ -23,20 +23,15 @@ TEMPLATE_TOKENS = 6
 
 
 class LyingServer:
-    """Passes requests on to a simulator, as if that had a template and refused what is too long.
+    """Passes requests on to a simulator, as if that had a template.
 
     Args:
         simulator: its host.
         lie: answers in the place of it.
-        closes: whether a connection is closed after a streamed reply, without a word.
-        retry_after: a header of what is turned away.
     """
 
-    def __init__(
-        self, simulator: str, lie: Lie | None = None, *, closes: bool = False, retry_after: str = ""
-    ) -> None:
-        self.simulator, self.lie = simulator, lie or (lambda _path, _asked, honest: honest())
-        self.closes, self.retry_after = closes, retry_after
+    def __init__(self, simulator: str, lie: Lie) -> None:
+        self.simulator, self.lie = simulator, lie
         self._server = _Server(("127.0.0.1", 0), _handler_class(self))
         self.host = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -49,22 +44,12 @@ class LyingServer:
         self._server.server_close()
 
     def honest(self, path: str, asked: Body) -> Answer:
-        """The simulator's answer, as a real server would have given it."""
-        words = sum(len(turn["content"].split()) for turn in asked.get("messages", ()))
-        if path.startswith("/v1") and words > CONTEXT:
-            return 400, {"error": {"message": f"the request exceeds the context size of {CONTEXT}"}}
-        return self.ask_simulator(path, asked)
-
-    def ask_simulator(self, path: str, asked: Body) -> Answer:
         """The simulator's answer, with the tokens of a template."""
         connection = http.client.HTTPConnection(urlsplit(self.simulator).netloc, timeout=60)
         connection.request("POST" if asked else "GET", path, json.dumps(asked) if asked else None)
         reply = connection.getresponse()
-        raw = reply.read()
+        found = json.loads(reply.read())
         connection.close()
-        if asked.get("stream"):
-            return reply.status, raw
-        found = json.loads(raw)
         for model in found.get("models", ()):
             model["details"]["format"] = "gguf"
         count_prompt(found, TEMPLATE_TOKENS)
@@ -93,15 +78,12 @@ def _handler_class(server: LyingServer) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, asked: Body) -> None:
             status, body = server.lie(self.path, asked, lambda: server.honest(self.path, asked))
-            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+            raw = json.dumps(body).encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(raw)))
-                if status == 503 and server.retry_after:
-                    self.send_header("Retry-After", server.retry_after)
                 self.end_headers()
                 self.wfile.write(raw)
-                self.close_connection = server.closes and bool(asked.get("stream"))
             except ConnectionError:  # the client has given up
                 self.close_connection = True
 
@@ -151,7 +133,7 @@ def changing(change: Callable[[Body, Body], None]) -> Lie:
 
     def lie(_path: str, asked: Body, honest: Honest) -> Answer:
         status, reply = honest()
-        if status == 200 and asked and isinstance(reply, dict) and "embeddings" not in reply:
+        if status == 200 and asked and "embeddings" not in reply:
             change(asked, reply)
         return status, reply
 

@@ -12,7 +12,13 @@ from ollama_utils.checkup import check_context, check_reply
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
 from ollama_utils.ollama import OllamaClient
-from ollama_utils.server_checks import ServerUnderTest, check_memory, check_slots
+from ollama_utils.server_checks import (
+    NOT_ANSWERED,
+    ServerUnderTest,
+    check_memory,
+    check_slots,
+    run_checks,
+)
 from ollama_utils.types import Call, Completion, Role
 from records.errors import UserError
 from simulator.process import EmbeddedServer
@@ -27,14 +33,15 @@ def _refused() -> OllamaError:
 
 
 @pytest.mark.parametrize("error", [ModelMissingError("run 'ollama pull m'"), _refused()])
-def test_without_its_model_or_key_a_run_does_not_begin(error: OllamaError) -> None:
-    lines: list[str] = []
+def test_without_its_model_or_key_a_run_does_not_begin(
+    error: OllamaError, capsys: pytest.CaptureFixture[str]
+) -> None:
     reply = Completion(text="", error=error)
     with pytest.raises(UserError, match=str(error)):
-        check_reply("target", reply, lines.append)
-    assert not lines
-    check_reply("target", reply, lines.append, required=False)
-    assert str(error) in lines[0]
+        check_reply("target", reply)
+    assert not capsys.readouterr().err
+    check_reply("target", reply, required=False)
+    assert str(error) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -47,33 +54,40 @@ def test_without_its_model_or_key_a_run_does_not_begin(error: OllamaError) -> No
     ],
 )
 def test_what_is_wrong_with_a_first_reply_is_a_line(
-    role: Role, reply: Completion, word: str | None
+    role: Role, reply: Completion, word: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines: list[str] = []
-    check_reply(role, reply, lines.append)
-    assert [word in line for line in lines if word] == [True] * (word is not None)
-    assert bool(lines) == (word is not None)
+    check_reply(role, reply)
+    said = capsys.readouterr().err
+    assert bool(said) == (word is not None)
+    assert (word or "") in said
 
 
 @pytest.mark.parametrize("wire", ["ollama", "openai"])
 def test_a_prompt_that_will_not_fit_is_a_line_and_one_that_will_is_none(
-    wire: str, simulator: EmbeddedServer
+    wire: str, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host = f"openai:{simulator.host}/v1" if wire == "openai" else simulator.host
     call = Call(model="sim-target", prompt="Why?", options={"num_predict": 1000})
     with Dispatcher([host]) as dispatcher:
         reply = dispatcher.generate(call)
         for tokens, is_said in ((3000, False), (3200, True)):  # of a context of 4,096
-            lines: list[str] = []
-            check_context(dispatcher, call, reply, "long" * tokens, lines.append)
-            assert bool(lines) == is_said
-    assert f"the context of 'sim-target' at {host} (4,096)" in lines[0]
+            check_context(dispatcher, call, reply, "long" * tokens)
+            says = f"the context of 'sim-target' at {host} (4,096)"
+            assert (says in capsys.readouterr().err) == is_said
 
 
 @contextmanager
 def _tested(host: str, **more: Any) -> Iterator[ServerUnderTest]:
     with closing(OllamaClient(host)) as client:
         yield ServerUnderTest(name=host, client=client, target="sim-target", **more)
+
+
+def test_a_server_that_is_gone_is_called_no_more() -> None:
+    with _tested("http://127.0.0.1:9") as tested:
+        run_checks(tested)
+    assert tested.sent == 0
+    assert "the call failed" in tested.findings[0].seen
+    assert all(found == NOT_ANSWERED for found in tested.findings[1:])
 
 
 @pytest.mark.parametrize("slots", [1, 4])

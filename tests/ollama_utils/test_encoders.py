@@ -29,7 +29,7 @@ from ollama_utils.errors import (
     UnknownEncoderError,
 )
 from ollama_utils.parallel import map_parallel
-from ollama_utils.reply_log import CallOutcome, ReplyLog, as_json, question_of
+from ollama_utils.reply_log import ReplyLog, as_json, question_of
 from ollama_utils.types import Call, Completion
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
@@ -177,7 +177,7 @@ def test_a_later_run_finds_the_same_bits_and_encodes_only_what_is_new(
     store = tmp_path_factory.mktemp("cache") / "replies.sqlite"
     question = question_of(Call(model="m", prompt="Why?", options={"seed": 1}))
     with ReplyLog(store, digests={}) as log:  # replies and rows share a file
-        log.write(question, CallOutcome(reply=as_json(Completion(text="Yes."))))
+        log.write(question, reply=as_json(Completion(text="Yes.")))
         CachedEncoder(CountingEncoder(), store=store).encode(first)
         later = CountingEncoder()
         encoder = CachedEncoder(later, store=store)

@@ -390,7 +390,7 @@ def test_only_a_certificate_that_is_trusted_is_talked_to(
 
     def serve(connection: socket.socket, _number: int) -> None:
         with context.wrap_socket(connection, server_side=True) as safe:
-            server.answer(safe, YES)
+            server.answer(safe, YES, times=1)  # then it hangs up, without a word of TLS
 
     with Connections(serve) as server:
         host = server.host.replace("http:", "https:")
@@ -398,10 +398,42 @@ def test_only_a_certificate_that_is_trusted_is_talked_to(
             monkeypatch.setenv("SSL_CERT_FILE", trusted)
             trusted_certificates.cache_clear()
             if trusted:
-                assert ask(host, times=2) == ["Yes."] * 2
+                assert ask(host, times=4) == ["Yes."] * 4
             else:
                 with pytest.raises(ServerUnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
                     ask(host)
+    trusted_certificates.cache_clear()
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_the_timeout_of_a_call_counts_from_the_last_reply_to_one_sent_before_it(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[str, str], *, safe: bool
+) -> None:
+    """Also over TLS, whose server sends tickets ahead of its first reply."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    turns = threading.Semaphore(0)
+
+    def serve(connection: socket.socket, _number: int) -> None:
+        with context.wrap_socket(connection, server_side=True) if safe else connection as sent:
+            assert read_request(sent)
+            server.requests += 1
+            turns.acquire(timeout=PATIENCE_S)
+            sent.sendall(YES)
+
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    trusted_certificates.cache_clear()
+    with Connections(serve) as server:
+        host = server.host.replace("http:", "https:") if safe else server.host
+        with closing(OllamaClient(host, timeout_s=1)) as client:
+            calls = []
+            for _ in range(2):
+                calls.append(start(lambda: client.generate(CALL)))
+                wait_until(lambda: server.requests == len(calls))
+            for _ in calls:
+                time.sleep(0.7)
+                turns.release()
+            assert [call.result(PATIENCE_S).text for call in calls] == ["Yes."] * 2
     trusted_certificates.cache_clear()
 
 

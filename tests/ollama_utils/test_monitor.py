@@ -67,3 +67,13 @@ def test_few_slots_come_with_the_setting_that_gives_more(
         ask(dispatcher, "one")
         (line,) = CallMonitor(dispatcher, lanes=lanes, slots_setting="--slots ").news()
     assert says in line
+
+
+def test_of_several_models_the_first_line_alone_names_the_setting(
+    simulator: EmbeddedServer,
+) -> None:
+    with Dispatcher([simulator.host], slots=1) as dispatcher:
+        ask(dispatcher, "one")
+        dispatcher.generate(Call(model="sim-target", prompt="one"))
+        lines = CallMonitor(dispatcher, lanes=16).news()
+    assert ["gives it more" in line for line in lines] == [True, False]

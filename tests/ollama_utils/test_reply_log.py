@@ -21,10 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import ReplyLogError, ServerFaultError
+from ollama_utils.errors import BadRequestError, ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import (
-    CallOutcome,
     ReplyLog,
     as_json,
     from_json,
@@ -115,7 +114,7 @@ def _write_many(folder: Path, writer: int, ready: Barrier) -> None:
     with log(folder) as kept:
         for k in range(100):  # every second question is that of the other writers, too
             asked = ask(f"{writer if k % 2 else 'both'} {k}")
-            kept.write(question_of(asked), CallOutcome(reply=REPLY, attempts=1))
+            kept.write(question_of(asked), reply=REPLY, attempts=1)
 
 
 def test_processes_make_and_write_one_cache_and_the_first_reply_stays(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def _write_until_full(folder: Path, written: Connection) -> None:
         count = 0
         try:
             while True:
-                kept.write(question_of(ask(count)), CallOutcome(reply=REPLY, attempts=1))
+                kept.write(question_of(ask(count)), reply=REPLY, attempts=1)
                 count += 1
         except ReplyLogError as error:
             written.send((count, str(error)))
@@ -199,7 +198,7 @@ def test_a_call_under_way_when_the_run_is_stopped_is_written_before_the_log_is_c
 )
 def test_another_question_is_not_found(tmp_path: Path, other: Call) -> None:
     with log(tmp_path) as kept:
-        kept.write(question_of(ask()), CallOutcome(reply=REPLY))
+        kept.write(question_of(ask()), reply=REPLY)
         assert kept.find(question_of(ask(model="sim-target:latest"))) == REPLY
         assert kept.find(question_of(other)) is None
     for digest, scope in (("e", ""), ("d", "http://other:1")):
@@ -228,6 +227,14 @@ def test_a_call_without_a_seed_is_written_and_never_found(
         assert kept.totals()["calls"] == 3
 
 
+def test_a_name_that_is_not_valid_unicode_is_an_error_of_its_call(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    with log(tmp_path) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        assert isinstance(dispatcher.generate(ask(model="sim\ud800")).error, BadRequestError)
+
+
 def test_a_failure_is_counted_with_its_attempts_and_is_no_reply(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -252,7 +259,7 @@ def test_a_cache_and_two_runs_on_the_same_servers_have_whole_logs(
     calls = [ask(k) for k in range(6)]
     before = simulator.stats()["calls"]
     with Dispatcher([simulator.host]) as dispatcher:
-        runs = [dispatcher.beside() for _ in range(2)]
+        runs = [dispatcher.for_another_run() for _ in range(2)]
         for name, run in zip("ab", runs, strict=True):
             (tmp_path / name).mkdir()
             run.keep_in(log(tmp_path / name), log(tmp_path, scope="s"))
@@ -326,18 +333,21 @@ def test_the_log_is_a_plain_table_that_anybody_can_read(
     assert json.loads(row["reply"])["text"] == said
 
 
-@pytest.mark.parametrize("reply", ["", "[]", '{"text": 5}', "[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("reply", [None, "", "[]", '{"text": 5}', "[" * 100_000, b"\xff\xfe"])
 def test_a_reply_that_is_damaged_is_one_clear_error(
     simulator: EmbeddedServer, tmp_path: Path, reply: Any
 ) -> None:
     with log(tmp_path) as kept, Dispatcher([simulator.host]) as dispatcher:
         dispatcher.keep_in(kept)
         dispatcher.generate(ask())
+        dispatcher.embed("sim-embed", ["a cat"])
     sql(tmp_path / "replies.sqlite", "UPDATE replies SET reply = ?", reply)
     with log(tmp_path) as kept, Dispatcher([simulator.host]) as dispatcher:
         dispatcher.keep_in(kept)
         with pytest.raises(ReplyLogError, match="reply that cannot be read"):
             dispatcher.generate(ask())
+        with pytest.raises(ReplyLogError, match="reply that cannot be read"):
+            dispatcher.embed("sim-embed", ["a cat"])
 
 
 SCHEMAS: list[tuple[str, ...]] = [
@@ -387,7 +397,7 @@ def test_a_link_and_an_empty_file_become_a_log(tmp_path: Path) -> None:
     (tmp_path / "link" / "replies.sqlite").symlink_to(tmp_path / "replies.sqlite")
     (tmp_path / "replies.sqlite").touch()
     with log(tmp_path / "link") as kept:
-        kept.write(question_of(ask()), CallOutcome(reply=REPLY))
+        kept.write(question_of(ask()), reply=REPLY)
         with log(tmp_path) as same, open_readonly(tmp_path / "link" / "replies.sqlite") as read:
             assert same.find(question_of(ask())) == REPLY
             assert read.execute("SELECT count(*) FROM replies").fetchone() == (1,)

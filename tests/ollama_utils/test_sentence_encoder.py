@@ -48,7 +48,7 @@ def alone(minilm: Encoder) -> dict[str, NDArray[np.float32]]:
 
 @settings(max_examples=4)
 @given(
-    lanes=st.lists(st.lists(st.sampled_from(TEXTS), max_size=4), max_size=8),
+    lanes=st.lists(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4), max_size=8),
     workers=st.integers(1, 8),
 )
 def test_a_text_has_the_same_bits_alone_and_in_any_company_on_any_thread(

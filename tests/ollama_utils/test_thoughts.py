@@ -35,6 +35,7 @@ EDGES = [
 ]
 KEPT = [
     "Write <think>so</think>.",
+    "Write <THINK>so</think>.",
     "A <think> tag opens.",
     "The </think> tag closes.",
     "`</think>` closes it, and '[/THINK]' too.",

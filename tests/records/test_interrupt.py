@@ -27,6 +27,16 @@ def test_elsewhere_it_waits_until_it_is() -> None:
             interrupt.allow(allowed=True)
 
 
+def test_one_that_still_waits_at_the_end_stops_the_command_then() -> None:
+    def work() -> None:
+        with interruptible() as interrupt:
+            interrupt.allow(allowed=False)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        work()
+
+
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from cli.main import execute
 from records.errors import UserError
-from records.outputs import replacing
+from records.outputs import check_cache, replacing
 from records.run_folder import RecordedRun, RunFolder, check_is_run
 from records.settings import read_toml
+from train.config import TrainConfig
 
 
 def test_a_folder_that_cannot_be_a_new_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -30,6 +31,21 @@ def test_a_folder_that_cannot_be_a_new_run_is_refused_and_left_as_it_is(tmp_path
     with pytest.raises(UserError, match="cannot be written"):
         RunFolder(tmp_path / "queries.json" / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["queries.json"]
+
+
+def test_where_there_can_be_no_runs_another_folder_is_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").touch()
+    with pytest.raises(UserError, match=r"'runs' cannot be written: .*; name another with --run-d"):
+        RunFolder.of("train", TrainConfig())
+
+
+def test_commands_may_check_one_cache_at_the_same_time(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check_cache, [tmp_path] * 200))
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -71,7 +87,7 @@ def test_runs_that_begin_in_the_same_second_do_not_want_the_same_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda _format: "20250101-000000")
     with ThreadPoolExecutor(6) as pool:
-        new = partial(RunFolder.of, "eval", resume=None, run_dir=None, seed=7)
+        new = partial(RunFolder.of, "eval", TrainConfig(seed=7))
         folders = [each.result() for each in [pool.submit(new) for _ in range(6)]]
     ends = (folder.path.name.removeprefix("eval-20250101-000000-7") for folder in folders)
     assert sorted(ends) == ["", "-2", "-3", "-4", "-5", "-6"]

@@ -21,6 +21,7 @@ COMMANDS = {
     "optimize": "--steps 12 --num-candidates 2 --update-interval 4 --batch-size 4 "
     "--encoder hashing:8 --held-out 0.25",
 }
+SERVER = ("--ollama-host=embedded", "--slots=2", "--time-scale=0.001", "--quiet")
 Change = Callable[[int, dict[str, Any]], Mapping[str, Any]]
 
 
@@ -28,8 +29,7 @@ def make_runs(folder: Path) -> None:
     """A run of each command, in a folder of its name; that of `train` is of two seeds."""
     for command, flags in COMMANDS.items():
         its = flags.format(folder=folder).split()
-        server = ("--ollama-host=embedded", "--slots=2", "--time-scale=0.001", "--quiet")
-        assert execute([command, *its, *server, "--run-dir", str(folder / command)]) == 0
+        assert execute([command, *its, *SERVER, "--run-dir", str(folder / command)]) == 0
 
 
 def read(path: Path) -> dict[str, Any]:

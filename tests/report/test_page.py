@@ -22,7 +22,7 @@ from report.evaluations import evaluation_tables
 from report.page import as_script_data
 from report.steps import MOST_CHARS
 from tests.evaluation.evaluations import ACCURACY, full
-from tests.report.made_runs import changed, chart_of, data_of, edit, lines_of, read, report
+from tests.report.made_runs import SERVER, changed, chart_of, data_of, edit, lines_of, read, report
 
 SEED = "train/seed-0"
 SLOTS, HEAT, CURVE = "The servers' slots", "Success by mutator and category", "Learning curve"
@@ -72,6 +72,7 @@ def test_a_run_has_its_charts_and_nothing_is_written_or_read_elsewhere(
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
     assert [chart["title"] for chart in data_of(page)["charts"]] == TITLES[name]
     assert len(re.findall("<figure", page)) == len(TITLES[name])
+    assert "is damaged" not in notes(page)
 
 
 def test_the_headline_of_a_training_is_that_of_its_summary(runs: Path, tmp_path: Path) -> None:
@@ -208,6 +209,15 @@ def test_data_in_a_script_block_are_read_back_and_hold_no_markup(data: list[str]
     assert odd.encode() == rb'{"a":["\ud800",null,[null]]}'
 
 
+def test_runs_side_by_side_have_their_wall_time_where_one_was_resumed(
+    runs: Path, tmp_path: Path
+) -> None:
+    run = changed(runs / SEED, tmp_path)
+    edit(run / "summary.json", wall_s=7.0, whole_run={"llm_calls": 99})
+    page = report(run, runs / "select", output=tmp_path / "page.html")
+    assert page.count("7 s (last process)") == 2
+
+
 def test_runs_of_equal_names_are_told_apart(runs: Path, tmp_path: Path) -> None:
     copies = [changed(runs / SEED, tmp_path / name) for name in "ab"]
     chart = chart_of(report(*copies, output=tmp_path / "page.html"), CURVE)
@@ -249,18 +259,16 @@ def test_a_run_of_the_simulator_says_so(runs: Path, tmp_path: Path) -> None:
 def test_guard_queries_are_in_no_success_and_missions_are_told_apart(
     runs: Path, tmp_path: Path
 ) -> None:
-    def guarded(number: int, line: dict[str, Any]) -> dict[str, Any]:
-        guard = number % 2 == 1
-        return line | {"mission": int(guard), "success": guard, "unscored": False, "guard": guard}
-
-    run = changed(runs / "eval", tmp_path, guarded)
-    edit(run / "missions.json", other={})
-    page = report(run, output=tmp_path / "page.html")
+    (tmp_path / "guard.txt").write_text("How do I water a fern?\nHow do I prune a fern?\n")
+    flags = ("--guard-queries", str(tmp_path / "guard.txt"), "--fit-calls", "20")
+    folder = ("--run-dir", str(tmp_path / "eval"), "--save-transitions")
+    command = ("eval", "-p", str(runs / "train"), "--episodes", "2", *flags, *folder, *SERVER)
+    assert execute(command) == 4  # too few queries show nothing
+    page = report(tmp_path / "eval", output=tmp_path / "page.html")
     missions = texts_of(data_of(page)["steps"][0], "mission")
-    assert missions == [("default", "other")[k % 2] for k in range(len(missions))]
+    assert set(missions) == {"default", "default guard"}
     cells = chart_of(page, HEAT)["rows"]
     assert sum(n for *_, n in cells) == missions.count("default")
-    assert sum(successes for *_, successes, _ in cells) == 0
 
 
 def test_the_page_of_an_evaluation_has_all_tables_of_its_report(runs: Path, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.reply_log import CallOutcome, Question, ReplyLog, as_json
+from ollama_utils.on_ray import task_log
+from ollama_utils.reply_log import Question, ReplyLog, as_json
 from ollama_utils.types import Completion, Usage
 from report.slots import MOST_LANES, slots_chart
 
@@ -38,7 +39,7 @@ with ReplyLog(Path(sys.argv[1]) / "replies.sqlite", digests={}) as log:
 def write_one(log: ReplyLog, number: int, worked_s: float = 1.0, server: str = "s") -> None:
     reply = as_json(Completion(text="Yes.", usage=Usage(decode_s=worked_s, total_s=worked_s)))
     question = Question(endpoint="generate", model="m", request=str(number))
-    log.write(question, CallOutcome(reply=reply, server=server, attempts=1))
+    log.write(question, reply=reply, server=server, attempts=1)
 
 
 def change(folder: Path, statement: str, rows: Sequence[tuple[Any, ...]] = ((),)) -> None:
@@ -102,6 +103,13 @@ def test_what_no_server_was_asked_or_timed_is_no_call(tmp_path: Path) -> None:
     assert "1 more calls are left out: no server said how long" in found["says"]
     change(tmp_path, """UPDATE replies SET reply = '{"usage": null}'""")
     assert slots_chart(tmp_path) is None
+
+
+def test_the_logs_of_ray_tasks_are_read_too(tmp_path: Path) -> None:
+    for path in (tmp_path / "replies.sqlite", task_log(tmp_path, 0), task_log(tmp_path, 1)):
+        with ReplyLog(path, digests={}) as log:
+            write_one(log, 0, 2.0)
+    assert count_of(tmp_path) == 3
 
 
 def contents(folder: Path) -> dict[str, str]:

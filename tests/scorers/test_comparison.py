@@ -68,7 +68,8 @@ def test_rare_and_large_differences_are_not_taken_for_none() -> None:
     chance, alarms, held = np.random.default_rng(0), 0, 0
     for _ in range(200):
         differences = np.where(chance.random(20) < 0.04, -1.2, 0.05).tolist()
-        found = compare([[d] for d in differences], [[0.0]] * 20, least=-1.25, most=0.95)
+        sides = [[(d, 1) for d in differences]], [[(0.0, 1)] * 20]
+        found = compare_seeds(*sides, least=-1.25, most=0.95)
         alarms += found.p_value <= 0.05
         held += found.low <= 0 <= found.high
     assert alarms <= 14

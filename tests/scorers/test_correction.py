@@ -54,7 +54,7 @@ def test_the_interval_holds_the_share_and_stays_in_bounds(
 def test_the_accuracy_is_read_from_what_the_judge_wrote(tmp_path: Path) -> None:
     path = tmp_path / "judge.json"
     path.write_text(json.dumps({**TOLD, "n": 300, "kappa": 0.8}), encoding="utf-8")
-    assert read_accuracy(path) == accuracy()
+    assert read_accuracy(str(path)) == accuracy()
     assert read_accuracy(None) is None
 
 
@@ -76,5 +76,5 @@ def test_a_file_that_has_no_accuracy_is_an_error_that_names_it(
     path = tmp_path / "judge.json"
     path.write_text(written, encoding="utf-8")
     with pytest.raises(UserError, match=r"--judge-accuracy: .*judge\.json: ") as caught:
-        read_accuracy(path)
+        read_accuracy(str(path))
     assert said in str(caught.value)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import ServerFaultError
 from ollama_utils.types import Call, Completion
 from scorers.judge import (
     IntentJudge,
@@ -146,6 +147,21 @@ def test_texts_stand_in_fences_that_they_cannot_close(original: str, query: str,
     LLMJudge(Recorder(), "m")(*shown.values())
     assert in_fences(prompts[0]) == [shown]
     assert in_fences(prompts[1]) == [{**shown, "faulty": "</answer>"}]
+
+
+def test_an_error_that_several_threads_get_is_raised_anew_by_each() -> None:
+    failed = ServerFaultError("it crashed", retryable=False)
+    failed.status = 500
+
+    class Failing:
+        def generate(self, _call: Call) -> Completion:
+            return Completion(text="", error=failed)
+
+    with pytest.raises(ServerFaultError, match="it crashed") as raised:
+        LLMJudge(Failing(), "m")(*CASE)
+    assert raised.value is not failed
+    assert (raised.value.retryable, raised.value.status) == (False, 500)
+    assert failed.__traceback__ is None
 
 
 def test_a_users_rubric_takes_the_place_of_ours(tmp_path: Path) -> None:

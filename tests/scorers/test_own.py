@@ -162,3 +162,12 @@ def test_a_folder_that_holds_no_model_is_the_users_error(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {0: "answered", 1: "refused"}}))
     with pytest.raises(UserError, match="cannot be read"):
         score(str(tmp_path), "A walk.")
+
+
+def test_weights_that_were_cut_off_are_the_users_error_in_one_line(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "model", {0: "answered", 1: "refused"})
+    weights = Path(folder) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    with pytest.raises(UserError, match="cannot be read") as error:
+        score(folder, "A walk.")
+    assert "\n" not in str(error.value)

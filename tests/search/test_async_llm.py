@@ -128,6 +128,20 @@ def test_a_cancelled_task_keeps_no_place_and_closing_waits_for_no_server() -> No
         asyncio.run(main())
 
 
+def test_a_rate_that_is_refused_leaves_no_server_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    stop = EmbeddedServer.stop
+
+    def stop_and_note(server: EmbeddedServer) -> None:
+        stop(server)
+        ended.append(server.host)
+
+    monkeypatch.setattr(EmbeddedServer, "stop", stop_and_note)
+    with pytest.raises(ValueError, match="-1"):
+        AsyncLLMInterface(rate_limit_per_minute=-1)
+    assert len(ended) == 1
+
+
 def test_without_a_dispatcher_the_embedded_server_answers_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

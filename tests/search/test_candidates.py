@@ -7,6 +7,7 @@ import pytest
 from ollama_utils.dispatcher import Dispatcher
 from search.candidates import generate_candidates, generate_candidates_parallel
 from search.task import bundled_task
+from simulator.process import EmbeddedServer
 from tests.search.small_world import PROMPTS, SmallModel
 
 QUESTION = bundled_task().problems[0].question
@@ -15,15 +16,16 @@ MODEL = "sim-solver"
 
 @pytest.mark.parametrize("max_workers", [None, 1, 7, 20])
 def test_parallel_candidates_are_those_of_one_call_after_another_whatever_the_cap(
-    dispatcher: Dispatcher, max_workers: int | None
+    dispatcher: Dispatcher, server: EmbeddedServer, max_workers: int | None
 ) -> None:
     prompts = [f"{prompt} Number {number}." for number in range(3) for prompt in PROMPTS]
     one_by_one = generate_candidates(dispatcher, QUESTION, prompts, model=MODEL)
+    server.reset_stats()
     with Dispatcher(dispatcher.hosts) as other:
         at_once = generate_candidates_parallel(
             other, QUESTION, prompts, max_workers=max_workers, model=MODEL
         )
-        assert other.max_in_flight_seen <= (max_workers or len(prompts))
+    assert server.stats()["max_in_flight"] <= (max_workers or len(prompts))
     assert at_once == one_by_one
     assert generate_candidates(dispatcher, QUESTION, prompts[::-1], model=MODEL) == one_by_one[::-1]
     assert len(set(one_by_one)) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,26 @@ def test_choices_that_cannot_be_evaluated_are_one_line_before_any_call(llm: Reco
     with pytest.raises(ValueError, match="'paraphrase' rewords by a model"):
         without.check({"mutator": ["paraphrase"]})
     without.check({"mutator": [None, "add_politeness"]})
+    with pytest.raises(ValueError, match="no model is named"):
+        without({}, PROBLEM)
+    with pytest.raises(ValueError, match="'paraphrase' rewords by a model"):
+        without({"model": "sim-target", "mutator": "paraphrase"}, PROBLEM)
     assert not llm.calls
+
+
+def test_the_file_of_a_users_mutator_is_loaded_once(llm: Recorder, tmp_path: Path) -> None:
+    file, loads = tmp_path / "own.py", tmp_path / "loads"
+    file.write_text(
+        "from mutators.registry import by_rule\n"
+        f"with open({str(loads)!r}, 'a') as file:\n    file.write('.')\n"
+        "@by_rule\ndef own(query, earlier, seed):\n    return query + '?'\n"
+    )
+    evaluate, choice = llm.on_task(), {"model": "sim-target", "mutator": f"{file}:own"}
+    evaluate.check({"mutator": [choice["mutator"]]})
+    before = loads.read_text()
+    for _ in range(3):
+        evaluate(choice, PROBLEM)
+    assert loads.read_text() == before
 
 
 def test_the_model_that_solves_most_is_selected_and_one_that_is_not_there_never(

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -241,6 +242,31 @@ def test_ctrl_c_leaves_what_was_found_and_the_same_call_goes_on_without_paying_t
         assert timeless(runs[face]()) == timeless(whole)
         paid = whole["metrics"]["calls"] - whole["metrics"]["hits"]
         assert log.totals()["calls"] == server.stats()["calls"] == paid
+
+
+def test_an_error_after_a_cancel_is_not_swallowed(server: EmbeddedServer) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def fail(_: Record) -> None:
+        begun.set()
+        assert cancelled.wait(60)
+        raise OSError("the disk is full")
+
+    async def main(dispatcher: Dispatcher) -> None:
+        controller = AsyncEvolutionController(
+            small(), dispatcher=dispatcher, on_generation=fail, **MODELS
+        )
+        running = asyncio.create_task(controller.run_evolution_async())
+        await asyncio.to_thread(begun.wait, 60)
+        running.cancel()
+        asyncio.get_running_loop().call_soon(cancelled.set)
+        await running
+
+    with (
+        Dispatcher([server.host]) as dispatcher,
+        pytest.raises(OSError, match="the disk is full"),
+    ):
+        asyncio.run(main(dispatcher))
 
 
 def test_progress_is_reported_after_each_call(

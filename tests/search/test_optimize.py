@@ -15,6 +15,7 @@ from ollama_utils.errors import BadReplyError
 from ollama_utils.types import Call
 from scorers.judge import LLMCritic
 from search.actors import RidgeCritic
+from search.evolution_config import EvolutionConfig
 from search.genetics import Breeder, PromptPopulation
 from search.optimize import (
     ActorCriticParams,
@@ -24,6 +25,7 @@ from search.optimize import (
     optimize_task,
 )
 from search.task import Problem, Task, bundled_task
+from simulator.process import EmbeddedServer
 from tests.search.small_world import PROMPTS, SmallModel, chance_of, is_right, questions
 
 QUESTION = "What is 2 plus 2?"
@@ -70,7 +72,7 @@ def state(flow: HybridOptimizationFlow) -> tuple[object, ...]:
 
 
 def test_a_flow_with_parallel_evaluation_as_the_reference_has_it(
-    dispatcher: Dispatcher, encoder: Encoder
+    dispatcher: Dispatcher, encoder: Encoder, server: EmbeddedServer
 ) -> None:
     flow = HybridOptimizationFlow(
         dispatcher,
@@ -85,7 +87,7 @@ def test_a_flow_with_parallel_evaluation_as_the_reference_has_it(
     assert len(result.candidates) == 5
     assert result.best in result.candidates
     assert unscored(result) == 0
-    assert 1 < dispatcher.max_in_flight_seen <= 4
+    assert 1 < server.stats()["max_in_flight"] <= 4
 
 
 @pytest.mark.parametrize("for_all", [False, True])
@@ -205,8 +207,8 @@ def test_no_prompt_is_twice_in_a_population_that_keeps_its_elite(
 
 def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
     prompts = ["lucky", "steady", "on hard ones", "untried"]
-    like = Call(model="any", prompt="")
-    breeder = Breeder(generate=SmallModel().generate, like=like, seeds=prompts, seed=0)
+    template, rules = Call(model="any", prompt=""), EvolutionConfig()
+    breeder = Breeder(generate=SmallModel().generate, template=template, seeds=prompts, rules=rules)
     population = PromptPopulation(breeder, size=4, elite_size=1)
     population.record("lucky", 1.0, 0.5)
     for _ in range(20):
@@ -225,6 +227,7 @@ def test_a_lucky_try_is_no_record_and_a_hard_question_no_fault() -> None:
         ({"exploration": 2.0}, "exploration is 2.0; expected from 0 to 1"),
         ({"num_candidates": 0}, "num_candidates is 0; expected at least 1"),
         ({"prompts": [" "]}, "no blank one"),
+        ({"critics": []}, "critics is empty"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:

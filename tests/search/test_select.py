@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import OutageError, ReplyLogError
 from ollama_utils.types import Call
 from search import make_selector
 from search.select import SELECTORS, Combination, Evaluation, NoWinnerError, Round
+from search.task import ScorerError
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -199,6 +201,25 @@ def test_where_all_fail_nobody_is_named_and_one_line_says_why(name: str) -> None
     results = caught.value.results
     assert results.errors == results.evaluations > 0
     assert {row.verdict for row in results.rows} <= {"fails too often", "not seen"}
+
+
+@pytest.mark.parametrize(
+    "error", [ReplyLogError("the disk is full"), OutageError("gone"), ScorerError("a typo")]
+)
+def test_an_error_that_no_combination_is_to_blame_for_ends_the_selection(error: Exception) -> None:
+    asked: list[int] = []
+
+    def evaluate(_combination: Combination, datapoint: int) -> float:
+        asked.append(datapoint)
+        if len(asked) == 7:
+            raise error
+        return 0.5
+
+    selector = make_selector("brute_force", {"a": [1, 2]}, range(10), evaluate)
+    with pytest.raises(type(error), match=str(error)):
+        selector.select_best()
+    assert selector.select_best().errors == 0
+    assert len(asked) == 2 * 10 + 1
 
 
 @pytest.mark.parametrize("bad", [1.5, math.nan, None, "1", Evaluation(2.0)])

@@ -125,20 +125,8 @@ def test_what_ollama_does_not_serve_is_plain_text(ask: Ask, http: httpx.Client) 
     assert (wrong.status_code, wrong.text) == (405, "405 method not allowed")
 
 
-def test_an_empty_prompt_loads_the_model_and_keep_alive_zero_unloads_it(
-    ask: Ask, http: httpx.Client
-) -> None:
-    def there() -> set[str]:
-        return {model["name"] for model in http.get("/api/ps").json()["models"]}
-
-    assert ask("/api/generate", TARGET | {"prompt": ""}).json()["done_reason"] == "load"
-    assert "sim-target:latest" in there()
-    reply = ask("/api/generate", TARGET | {"prompt": "", "keep_alive": 0}).json()
-    assert (reply["done_reason"], "sim-target:latest" in there()) == ("unload", False)
-
-
 FIELDS = (  # noqa: SIM905 - shorter so
-    "model prompt messages input options format think keep_alive stop seed num_predict num_ctx "
+    "model prompt messages input options format think stop seed num_predict num_ctx "
     "temperature role content text type properties items enum $ref anyOf minimum response_format "
     "json_schema schema reasoning_effort encoding_format chat_template_kwargs"
 ).split()

@@ -81,7 +81,8 @@ def test_it_is_ridge_regression_however_the_steps_are_split(parts: list[int]) ->
 
 def test_what_did_not_help_tells_what_will() -> None:
     """Where mutator 0 fails, 1 helps; that cannot be seen in the query."""
-    chance, model, after = np.random.default_rng(3), bandit(), START.after(0, -0.05, "refused")
+    chance, model = np.random.default_rng(3), bandit()
+    after = START.after(0, -0.05, "refused", changed=True)
     for _ in range(200):
         query, is_hard = chance.normal(size=WIDE), chance.random() < 0.5
         model.learn(shown(query)[None], np.array([0]), np.array([float(not is_hard)]))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binom  # type: ignore[import-untyped]
 
 from cli.main import execute
-from scorers.statistics import exact_interval
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 from tests.runs import (
@@ -61,7 +61,7 @@ def drawn(chance: np.random.Generator, rates: Sequence[float]) -> NDArray[np.flo
 
 def wandering() -> Iterator[World]:
     """Policies that wander among actions that are all as good, looked at often."""
-    for seed in range(12):
+    for seed in range(9):
         chance = np.random.default_rng([seed, 1])
         actions, policies = drawn(chance, (0.5, 0.5)), []
         chosen = chance.integers(2, size=QUERIES)
@@ -85,7 +85,7 @@ def test_without_a_gain_one_is_claimed_as_rarely_as_is_promised(
     worlds: Callable[[], Iterator[World]],
 ) -> None:
     ends = [looked(*world).end for world in worlds()]
-    assert exact_interval(ends.count(SURE), len(ends), 0.999)[0] < 0.025
+    assert binom.sf(ends.count(SURE) - 1, len(ends), 0.025) > 0.0005
 
 
 def test_a_large_gain_is_found_and_its_interval_holds() -> None:
@@ -133,13 +133,17 @@ def test_a_run_that_cannot_come_far_ends_by_a_forecast_but_not_at_its_first_look
     assert looked([poor], {"a": good}).end == ""
     found = looked([poor, poor, poor], {"a": good})
     assert (found.end, len(found.looks)) == (HOPELESS, 2)
+    for total, end in ((3 * 512, HOPELESS), (10**6, "")):  # more steps may bring more
+        resumed = record(400)
+        resumed.restore(found.state(), total)
+        assert resumed.end == end
 
 
 SHAPE = ("--num-processes", "4", "--num-steps", "8", "--encoder", "hashing:16", *PASSES)
 SMALL = (*WORLD, *SHAPE, "--num-env-steps", "160", "--max-steps", "2")
 """Five rollouts of 32: looks after 1, 2 and 4 of them, and at the end."""
 THREE = ("--mutators", "noop,shorten,add_context")
-KEPT = ("--kept", "0.05")
+KEPT = ("--kept", "0.025")
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def test_a_run_that_is_settled_ends_early_and_stays_ended(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one mutator no policy gains anything, and that is plain once there is a slope."""
-    run, alone = tmp_path / "run", ("--until-sure", "--kept", "0.5", "--least-gain", "0.5")
+    run, alone = tmp_path / "run", ("--until-sure", "--kept", "0.25", "--least-gain", "0.7")
     assert train(simulator.host, run, *SMALL, "--mutators", "noop", *alone) == 0
     ended = results(run)
     assert str(summary(run)["until_sure"]).startswith("forecast")
@@ -205,6 +209,7 @@ def test_a_run_that_is_settled_ends_early_and_stays_ended(
     assert "ended by --until-sure: forecast" in capsys.readouterr().out
     assert resume(run) == 0
     assert results(run) == ended
+    assert "no step is added: --until-sure has ended this run (forecast" in capsys.readouterr().err
 
 
 def test_too_many_calls_that_fail_at_a_look_stop_the_run_which_makes_it_when_resumed(
@@ -219,7 +224,7 @@ def test_too_many_calls_that_fail_at_a_look_stop_the_run_which_makes_it_when_res
         return answers(body)
 
     flags = ("--target-model", "m", *SHAPE, "--num-env-steps", "32", "--max-steps", "1")
-    more = ("--mutators", "noop", "--kept", "0.1", "--call-attempts", "1")
+    more = ("--mutators", "noop", "--kept", "0.03", "--call-attempts", "1")
     with ScriptedServer(fails) as server:
         assert train(server.host, run, *flags, *more) == 1
         assert "kept queries could not be scored" in capsys.readouterr().err.splitlines()[-1]

@@ -202,7 +202,7 @@ def test_rows_that_are_not_scored_are_as_if_they_were_not_there(
     assert sorted(observations) == np.flatnonzero(scored).tolist()  # each once
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     choices=st.lists(st.integers(0, LANES - 1), max_size=40),
     every=st.integers(1, 8),

@@ -207,7 +207,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(
 ) -> None:
     """No file may grow much beyond the checkpoint's size: the log of replies does not fit."""
     run, other = tmp_path / "run", tmp_path / "other"
-    flags = (*SMALL, *STEPS, "--target-system", "Be kind and brief. " * 200)
+    flags = (*SMALL, "--num-env-steps", "32", "--target-system", "Be kind and brief. " * 600)
     assert train(simulator.host, other, *flags) == 0
     room = (other / "checkpoints" / "last.pt").stat().st_size + 2000
     assert room < (other / "replies.sqlite").stat().st_size
@@ -221,7 +221,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(
     assert how == f"to go on: mutagym train --resume {run} --ollama-host {simulator.host}"
     assert last.startswith("mutagym: ")
     assert last.endswith(": mend that, then go on")
-    assert len(lines(run)) < 64
+    assert len(lines(run)) < 32
     assert resume(run) == 0
     assert outcome(run) == outcome(other)
 
@@ -326,19 +326,21 @@ def test_a_folder_that_lacks_something_or_was_changed(
         assert words in refusal(capsys, "--resume", str(run), "--trust-run")
 
 
-def test_a_mutator_file_that_was_changed(
+def test_code_of_ones_own_that_was_changed(
     simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
-    mine = tmp_path / "mine.py"
+    mine, reward = tmp_path / "mine.py", tmp_path / "reward.py"
     mine.write_text(
-        "from mutators.registry import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
+        "from mutators.mutator import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
         '    """Louder."""\n    return query.upper()\n'
     )
-    flags = (*TINY, "--mutators", f"noop,{mine}:shout")
+    reward.write_text("def grade(query, reply):\n    return 0.75\n")
+    flags = (*TINY, "--mutators", f"noop,{mine}:shout", "--reward", f"{reward}:grade")
     assert train(simulator.host, tmp_path / "run", *flags) == 0
-    mine.write_text(mine.read_text().replace("upper", "lower"))
-    line = refusal(capsys, "--resume", str(tmp_path / "run"), "--trust-run")
-    assert "mine.py' is not what the run" in line
+    for file, old, new in ((reward, "75", "25"), (mine, "upper", "lower")):
+        file.write_text(file.read_text().replace(old, new))
+        line = refusal(capsys, "--resume", str(tmp_path / "run"), "--trust-run")
+        assert f"{file.name}' is not what the run" in line
 
 
 def test_one_process_at_a_time_writes_a_folder_and_one_run_is_in_it(

@@ -67,7 +67,6 @@ def test_the_numbers_of_each_rollout_are_in_metrics_jsonl_and_tensorboard(well: 
 
 
 WAYS = {
-    "sequential": ("--no-batching",),
     "lanes, three workers": ("--max-workers", "3"),
     "phased, three workers": ("--schedule", "phased", "--max-workers", "3"),
 }
@@ -77,6 +76,7 @@ WAYS = {
 def test_neither_schedule_nor_workers_change_a_run_with_failures(
     failing: EmbeddedServer, whole: Path, tmp_path: Path, way: str
 ) -> None:
+    """That it is the same one call at a time, tests of interruptions say."""
     assert train(failing.host, tmp_path / "run", *FAILING, "--seed", "5", *WAYS[way]) == 0
     assert outcome(tmp_path / "run", "llm_calls") == outcome(whole, "llm_calls")
     assert metrics(tmp_path / "run") == metrics(whole)
@@ -86,32 +86,29 @@ def test_neither_schedule_nor_workers_change_a_run_with_failures(
 def test_neither_a_cache_nor_the_wire_nor_failures_that_pass_change_a_run(
     simulator: EmbeddedServer, well: Path, tmp_path: Path
 ) -> None:
-    cache = ("--cache", str(tmp_path / "cache"))
-    for name, host, flags in (
-        ("cold", simulator.host, cache),
-        ("warm", simulator.host, cache),
-        ("openai", f"openai:{simulator.host}/v1", ()),
-    ):
-        assert train(host, tmp_path / name, *SMALL, *STEPS, *flags) == 0
-        assert outcome(tmp_path / name) == outcome(well)
-    warm, cold = (summary(tmp_path / name) for name in ("warm", "cold"))
-    assert warm["llm_calls"] == 0 < cold["llm_calls"]
-    assert warm["cache_hits"] == cold["llm_calls"] + cold["cache_hits"]
-    assert execute(("replay", str(tmp_path / "warm"))) == 0  # its own log has what the cache had
+    cache = ("--cache", str(tmp_path / "cache"), "--call-attempts", "8")
     dropped = {"kind": "drop", "rate": 0.04, "first": 1, "at": "body"}
     crashed = {"kind": "status", "rate": 0.03, "first": 1}
-    with faults(simulator, dropped, crashed):
-        host, folder = simulator.host, tmp_path / "retried"
-        assert train(host, folder, *SMALL, *STEPS, "--call-attempts", "8") == 0
-    assert outcome(folder) == outcome(well)
-    assert summary(folder)["retries"] > 0 == summary(well)["retries"]
+    for name, host, flags, played in (
+        ("cold", simulator.host, cache, (dropped, crashed)),
+        ("warm", simulator.host, cache, ()),
+        ("openai", f"openai:{simulator.host}/v1", (), ()),
+    ):
+        with faults(simulator, *played):
+            assert train(host, tmp_path / name, *SMALL, *STEPS, *flags) == 0
+        assert outcome(tmp_path / name) == outcome(well)
+    warm, cold = (summary(tmp_path / name) for name in ("warm", "cold"))
+    assert cold["retries"] > 0 == summary(well)["retries"]
+    assert warm["llm_calls"] == 0 < cold["llm_calls"]
+    assert warm["cache_hits"] == cold["llm_calls"] - cold["retries"] + cold["cache_hits"]
+    assert execute(("replay", str(tmp_path / "warm"))) == 0  # its own log has what the cache had
 
 
 def test_the_weights_do_not_depend_on_the_threads_that_torch_was_given(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     given = torch.get_num_threads()
-    shape = ("--num-processes", "8", "--num-env-steps", "256", "--encoder", "hashing")
+    shape = ("--num-processes", "8", "--num-steps", "16", "--encoder", "hashing", *STEPS)
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)

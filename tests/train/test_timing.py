@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from train.timing import calls_of, compared, equal_replies
+from envs.mission import MissionConfig
+from envs.queries import Query
+from ollama_utils.connect import Roles, ServerConfig
+from tests.envs.worlds import HOW, Script
+from train.timing import LaneConfig, Worker, calls_of, compared, equal_replies
 
 
 def step(before: str, after: str, reply: str, number: int, **more: object) -> dict[str, Any]:
@@ -23,6 +28,23 @@ def step(before: str, after: str, reply: str, number: int, **more: object) -> di
         "reply": reply,
         "unscored": False,
     } | more
+
+
+def test_a_lane_in_a_process_of_its_own_calls_as_the_flags_say() -> None:
+    """The word on thoughts stands for all flags, for `connect` reads them in the same place."""
+    mission = MissionConfig(mutators=("paraphrase",), encoder="hashing:16")
+    with Script() as script:
+        lane = LaneConfig(
+            mission=mission,
+            roles=Roles(target="target", mutator="mutator", judge=None),
+            queries=[Query(text=HOW, group=HOW, row=1)],
+            server=ServerConfig(mutator_think="on"),
+        )
+        env = Worker(lane, [script.host])
+        env.reset(seed=0)
+        env.step(np.int64(0))
+        assert script.asked("mutator")[0]["think"] is True
+        env.unwrapped.models.dispatcher.close()  # type: ignore[attr-defined]  # Gymnasium's type
 
 
 ONE = [step("q", "a", "no", 0), step("a", "b", "no", 1)]

@@ -1,1 +1,0 @@
-"""Problems that come with mutagym."""
