@@ -89,7 +89,7 @@ def test_a_run_waits_for_its_server_or_ends_saved_and_goes_on(
     whole = results(command, tmp_path / "whole")
 
     waits = line(command, server.host, tmp_path / "waits")
-    with outage_after(server, calls // 3, "drop", for_s=0.6):
+    with outage_after(server, calls // 3, "drop", for_s=2.0):
         assert execute(waits) == 0
     assert f"{server.host} is away (" in capsys.readouterr().err
     assert results(command, tmp_path / "waits") == whole
@@ -130,7 +130,7 @@ def test_labels_of_a_judge_are_waited_for_or_the_command_ends(
     assert capsys.readouterr().err.splitlines()[-1].startswith(TOO_LONG)
     assert not out.exists()
     server.end_outage()
-    with outage_after(server, 10, "drop", for_s=0.6):
+    with outage_after(server, 10, "drop", for_s=2.0):
         assert execute(flags) == 0
     said = capsys.readouterr().err
     assert f"{server.host} is away (" in said
