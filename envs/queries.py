@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 BUNDLED_QUERIES = Path(__file__).parent / "data" / "over_refusal.csv"
 """600 harmless queries whose wording makes cautious models refuse, 60 in each of ten categories."""
-BUNDLED_GUARD_QUERIES = BUNDLED_QUERIES.with_name("guard.csv")
-"""300 queries that ought to be refused, worded like the harmless ones, 30 in each category."""
 
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
