@@ -65,7 +65,7 @@ def test_the_chance_that_a_prompt_is_among_the_chosen_weighs_its_reward_fairly(c
         choice = actor.choose(QUESTION, MORE, count, step)
         for place, chance in zip(choice.places, choice.inclusion, strict=True):
             sums[place] += choice.probabilities[place] / chance
-    assert sums / draws == pytest.approx(np.array(choice.probabilities), abs=0.06)
+    assert sums / draws == pytest.approx(np.array(choice.probabilities), abs=0.04)
 
 
 @pytest.mark.parametrize(("count", "steps", "least"), [(3, 150, 0.8), (1, 400, 0.6)])
