@@ -135,8 +135,9 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         with prints_on_stderr():
             rows = time_rows(lane, connection, plan, config.num_steps)
     report = compared(rows)
-    differing = dict.fromkeys(row["schedule"] for row in rows if not row["equal_transitions"])
-    others = ", ".join(differing)
+    others = ", ".join(
+        dict.fromkeys(row["schedule"] for row in rows if not row["equal_transitions"])
+    )
     if not write_json(report, config.json):
         columns = COLUMNS | (OF_EMBEDDED if connection.embedded else OF_OTHERS)
         models, slots = ", ".join(sorted(lane.models)), report[0]["slots"] or "unknown"
@@ -147,8 +148,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         )
         line = "transitions: identical in all rows of as many lanes and the same seed"
         if others:
-            reason = "this server answers equal requests unequally"
-            line = f"transitions: not identical under {others}: {reason}"
+            line = f"transitions: not identical under {others}: equal requests got other replies"
         lines = [line] if connection.embedded else [OF_REPLIES, line]
         print_tables([table], lines, simulated=connection.simulated)
     if others and connection.simulated:
@@ -176,10 +176,11 @@ def plan_rows(config: BenchConfig) -> list[Setting]:
 
 
 def _counts(texts: Sequence[str], flag: str) -> list[int]:
-    for text in texts:
-        if not text.isdecimal() or not 1 <= int(text) <= MOST_LANES:
-            raise UserError(f"{flag} has {text!r}; expected numbers from 1 to {MOST_LANES}")
-    return list(dict.fromkeys(map(int, texts)))
+    numbers = [int(text) if text.isdecimal() else 0 for text in texts]
+    if not all(1 <= number <= MOST_LANES for number in numbers):
+        given = ",".join(texts)
+        raise UserError(f"{flag} has {given!r}; expected numbers from 1 to {MOST_LANES}")
+    return list(dict.fromkeys(numbers))
 
 
 def _cell(key: str, row: Mapping[str, Any]) -> str:

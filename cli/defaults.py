@@ -68,31 +68,26 @@ class Defaults:
         def fill(source: str, table: Mapping[str, Any]) -> dict[str, Argument]:
             fill_in = Dict(dict(table), source=source, use_commands_as_keys=False)
             fill_in(app, commands, arguments)
-            return {
-                _flag(argument): argument
+            filled = [
+                argument
                 for argument in arguments
                 if any(token.source == source for token in argument.tokens)
-            }
+            ]
+            return {_flag(argument): argument for argument in filled}
 
         command = commands[0] if commands else "train"
-        resumed = next(iter(_values(arguments).get("resume", ())), None)
-        if self.file and resumed:
+        is_resumed = bool(_values(arguments).get("resume"))
+        if self.file and is_resumed:
             raise UserError(
                 "--config and --resume cannot stand together: a run has its own config.toml"
             )
         if self.file:
             _fill_from_file(self.file, fill)
         said = _values(arguments)
-        taken = _of_resumed(command, Path(resumed)) if resumed else _of_run(command, said)
+        taken = _of_resumed(command, said) if is_resumed else _of_run(command, said)
         if taken:
             self._check(taken, fill(f"the run {taken.run}", taken.table))
-        if command == "eval":
-            from evaluation.missions import mission_run
-
-            missions = [*filter(None, map(mission_run, said.get("mission", ())))]
-            self._check_missions(taken.run if resumed and taken else None, missions, said)
-        else:
-            missions = []
+        missions = self._check_missions(taken if is_resumed else None, command, said)
         if self.trusted and not (taken or missions):
             raise UserError(
                 "--trust-run is for a run that --resume, --run, -p, -m or RUN names, and none is "
@@ -119,37 +114,37 @@ class Defaults:
             run = str(taken.run)
             write_stderr(f"note: OLLAMA_HOST is called, not the hosts of the run {run!r}")
 
-    def _check_missions(self, resumed: Path | None, runs: Collection[Path], said: Values) -> None:
-        """Check what the missions of run folders name.
+    def _check_missions(self, resumed: RunSettings | None, command: str, said: Values) -> bool:
+        """Check what the missions of run folders name; returns whether `-m` names a run.
 
         A mission's settings come before the command's flags, so what it names is named by the user
         where a flag says the very same, or a mission in a file of the user's own.
         """
-        from evaluation.missions import (
-            defaults_of_run,
-            mission_run,
-            mission_settings,
-            mission_table,
-            recorded_tables,
-        )
+        if command != "eval":
+            return False
+        from evaluation import missions
 
-        tables = {run: [defaults_of_run(run, mission_settings())] for run in runs}
+        texts = said.get("mission", [])
+        runs = [run for run in map(missions.mission_run, texts) if run]
+        keys = missions.mission_settings()
+        tables = {run: [missions.defaults_of_run(run, keys)] for run in runs}
         own: list[Mapping[str, Any]] = [said]
         if resumed:
-            tables = {resumed: list(recorded_tables(resumed).values())}
+            tables = {resumed.run: list(missions.recorded_tables(resumed.run).values())}
             own += [
-                mission_table(text) for text in said.get("mission", ()) if not mission_run(text)
+                missions.mission_table(text) for text in texts if not missions.mission_run(text)
             ]
-        for run, missions in tables.items():
+        for run, of_run in tables.items():
             left: Values = {}
-            for table in missions:
-                for flag, values in _not_copied(run, table, COPIED if resumed else ()).items():
+            for table in of_run:
+                for flag, value in _not_copied(run, table, COPIED if resumed else ()).items():
                     named = [text for each in own for text in as_texts(each.get(flag))]
                     named += [str(Path(text).absolute()) for text in named]
-                    texts = as_texts(values)
-                    if any(kind_of(flag, text) and text not in named for text in texts):
-                        left[flag] = list(dict.fromkeys([*left.get(flag, ()), *texts]))
+                    values = as_texts(value)
+                    if any(kind_of(flag, text) and text not in named for text in values):
+                        left[flag] = list(dict.fromkeys([*left.get(flag, ()), *values]))
             check_named(run, left, trusted=self.trusted)
+        return bool(runs)
 
 
 def _fill_from_file(file: Path, fill: Fill) -> None:
@@ -162,8 +157,9 @@ def _fill_from_file(file: Path, fill: Fill) -> None:
         write_stderr(f"config: {one_line(str(file))!r} brings {named}")
 
 
-def _of_resumed(command: str, run: Path) -> RunSettings:
+def _of_resumed(command: str, said: Values) -> RunSettings:
     """All settings of a run of the same command, which is to go on."""
+    run = Path(said["resume"][0])
     check_is_run(run)
     table = read_toml(run / CONFIG)
     key = COMMAND_KEYS.get(command)
@@ -221,11 +217,12 @@ def _of_rescored(run: Path, table: Mapping[str, Any], said: Values) -> dict[str,
     from evaluation.missions import recorded_tables
     from ollama_utils.connect import ServerConfig
 
-    keys, of_server = {"intent-threshold", "step-cost", "seed"}, set[str]()
+    keys = {"intent-threshold", "step-cost", "seed"}
+    of_server: Collection[str] = ()
     if said.get("reward") == ["judge"] or said.get("intent-judge"):
         keys |= {"num-ctx", "judge-model"}
-        of_server = {*resolved(ServerConfig())}
-    kept = {key: value for key, value in table.items() if key in keys | of_server}
+        of_server = resolved(ServerConfig())
+    kept = {key: value for key, value in table.items() if key in {*keys, *of_server}}
     missions = recorded_tables(run) if (run / MISSIONS).exists() else {}
     for key in sorted(key for key in keys if not said.get(key)):
         found = {name: table[key] for name, table in missions.items() if key in table}

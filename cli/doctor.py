@@ -22,6 +22,7 @@ from cyclopts import Parameter
 
 from cli.output import print_tables, write_json
 from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
+from ollama_utils.errors import CallTimeoutError, OutageError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.server_checks import (
     TOKENS,
@@ -32,10 +33,10 @@ from ollama_utils.server_checks import (
 )
 from ollama_utils.threads import POLL_S, submit
 from ollama_utils.types import short_name
-from records.errors import UserError
+from records.errors import RunStoppedError
 from records.outputs import check_writable
 from records.settings import Count, JsonPlace, Lanes, Positive
-from records.terminal import write_stderr
+from records.terminal import counted, write_stderr
 from report.table import Table
 
 CLOSE_S = 1.0
@@ -61,7 +62,10 @@ class DoctorConfig:
 
 
 def doctor(config: DoctorConfig = DoctorConfig()) -> None:
-    """Test whether a server does what a run relies on."""
+    """Test whether a server does what a run relies on.
+
+    Exit code 1 says that a server answered no call, 3 that one was silent from the beginning.
+    """
     check_writable(config.json)
     began_s = time.monotonic()
     end_s = began_s + config.seconds
@@ -69,28 +73,35 @@ def doctor(config: DoctorConfig = DoctorConfig()) -> None:
     # On a thread of its own, which hangs where a server does.
     checks = submit(partial(_check_servers, config, end_s, servers))
     while not checks.done() and time.monotonic() < end_s:
-        wait([checks], timeout=POLL_S)
+        wait([checks], timeout=POLL_S)  # for a signal may come just before it sleeps
     for server in servers:
         server.client.close()
     wait([checks], timeout=CLOSE_S)
-    if checks.done():
-        checks.result()
+    error = checks.exception() if checks.done() else None
+    if error and not isinstance(error.__cause__, CallTimeoutError):
+        raise error
     if not servers:
         hosts = ", ".join(hosts_named(config.server)) or "the embedded simulator"
-        raise UserError(
-            f"{hosts} did not list its models within {config.seconds:g} s: allow more (--seconds), "
+        raise OutageError(
+            f"{hosts} did not list its models in time: allow more (--seconds, --call-timeout-s), "
             "or start it anew"
         )
+    tested: list[dict[str, Any]]
     tested = [{"host": each.name, "rows": rows_of(each)} for each in servers]
     announced, sent = sum(map(most_calls, servers)), sum(each.sent for each in servers)
     simulated, seconds = servers[0].is_simulated, time.monotonic() - began_s
-    report = {"simulated": simulated, "servers": tested, "seconds": seconds}
-    if not write_json(report | {"calls": {"announced": announced, "sent": sent}}, config.json):
-        line = f"{sent} calls in {seconds:.0f} s"
+    calls = {"announced": announced, "sent": sent}
+    report = {"simulated": simulated, "servers": tested, "seconds": seconds, "calls": calls}
+    if not write_json(report, config.json):
+        line = f"{counted(sent, 'call')} in {seconds:.0f} s"
         if servers[0].target is None:
             one = servers[0].models[0]
             line = f"the rest needs a model: name a model, as in --target-model {one}"
         print_tables(map(_table, tested), [line], simulated=simulated)
+    for found in tested:
+        first = found["rows"][0]
+        if servers[0].target and "first_call_s" not in first["numbers"]:
+            raise RunStoppedError(f"{found['host']} answered no call: {first['seen']}")
 
 
 def _check_servers(config: DoctorConfig, end_s: float, servers: list[ServerUnderTest]) -> None:

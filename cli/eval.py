@@ -19,7 +19,7 @@ from records.run_folder import check_places
 from scorers.correction import read_accuracy
 
 if TYPE_CHECKING:
-    from evaluation.setup import EvalInputs
+    from evaluation.run import EvalInputs
 
 
 def evaluate(config: EvalConfig = EvalConfig()) -> None:
@@ -32,19 +32,19 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     """
     from evaluation.gates import gates_missed, guard_missed, read_gates
     from evaluation.report import report  # scipy takes long to import
-    from evaluation.setup import read_inputs
+    from evaluation.run import read_inputs
     from report.evaluations import evaluation_tables
 
     config = config.located()
     check_places(config)
     inputs = read_inputs(config)
-    names = [spec.name for spec in inputs.specs]
-    guards = [spec.name for spec in inputs.specs if spec.guard]
+    names = [mission.name for mission in inputs.missions]
+    guards = [mission.name for mission in inputs.missions if mission.guard_of]
     gates = read_gates(config.gate.fail_under, config.gate.fail_over, names, guards)
     if gates and not config.policy:
         raise UserError("--fail-under and --fail-over are for the policies of -p: name one")
     accuracy = read_accuracy(config.judge_accuracy)
-    with open_session("eval", config, inputs.specs[0].server(config.server)) as session:
+    with open_session("eval", config, inputs.missions[0].server(config.server)) as session:
         found = report(
             _play(inputs, session).results,
             power=config.power,
@@ -61,15 +61,14 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
 def _play(inputs: EvalInputs, session: Session) -> Found:
     """Fit the policies, and play all episodes: in this process, or on a Ray cluster."""
     from evaluation.on_ray import play_on_ray
-    from evaluation.run import EvalProgress, begin, play_here, run
-    from evaluation.setup import open_evaluation
+    from evaluation.run import EvalProgress, begin, open_evaluation, run
 
     config, connection, folder = inputs.config, session.connection, session.folder
     evaluation = session.stack.enter_context(open_evaluation(inputs, connection))
-    play_all = play_here
+    play_all = evaluation.play_all
     if config.engine.engine == "ray":
         session.stack.enter_context(join_ray(config.engine.ray_address))
-        play_all = partial(play_on_ray, folder=folder.path, connection=connection)
+        play_all = partial(play_on_ray, evaluation, folder.path)
     begin(evaluation, session)
     monitor = CallMonitor(
         connection.dispatcher,

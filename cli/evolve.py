@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -18,15 +19,16 @@ from envs.mission import encoder_fingerprint
 from ollama_utils.connect import ServerConfig
 from ollama_utils.session import Found
 from ollama_utils.types import think_of
+from records.errors import RunStoppedError
 from records.run_folder import check_places
-from records.terminal import counted
+from records.terminal import counted, write_stderr
 from report.searches import evolution_tables
 from search.config import CallFlags, SearchConfig, as_flag_error, located_prompt, read_prompt
 from search.evolution_config import EvolutionFlags
-from search.evolve import Population, evolve_task, paired
+from search.evolve import EvolutionController, Population, Record, paired
 from search.mutator_task import MutatorFlags, as_file, evolved_name, instruction_of, task_of
 from search.panel import divide
-from search.session import Search, SearchRecorder, open_search, run_search
+from search.session import SearchRecorder, open_search, run_search
 from search.task import SEED_INSTRUCTIONS, ask_problem
 
 MAY_CHANGE = (
@@ -104,32 +106,29 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
         session.keep_replies(connection.digests(flags.encoder or ""), search.cache)
         inputs: dict[str, object] = {f"task {task.name}": task.problems}
         inputs |= {f"prompt seed {index}": text for index, text in enumerate(seeds)}
-        first = ask_problem(
-            task.problems[0],
-            seeds[0],
-            model=connection.roles.target,
-            options=calls.options,
-            think=think_of(calls.think),
-            seed=search.seed,
-        )
+        solver: dict[str, Any] = {
+            "model": connection.roles.target,
+            "options": calls.options,
+            "think": think_of(calls.think),
+        }
         if mutator:
             rewording = flags.open(mutator, queries, connection, calls=calls, search=search)
             task = replace(task, asking=rewording.asking)
             inputs |= encoder_fingerprint(rewording.mission.encoder, rewording.encoder)
 
         def run(recorder: SearchRecorder) -> Found:
-            results = evolve_task(
+            results = EvolutionController(
                 evolution,
-                recorder.record,
                 dispatcher=connection.dispatcher,
                 task=task,
                 seed_prompts=seeds,
-                model=connection.roles.target,
                 mutator_model=connection.roles.mutator,
-                options=calls.options,
                 mutator_options=calls.options,
-                think=think_of(calls.think),
-            )
+                **solver,
+                on_generation=partial(_record, recorder),
+            ).run_evolution()
+            if results.pop("interrupted"):
+                raise RunStoppedError(f"the evolution stopped: {results['ended']}")
             spent = {key: results.pop(key) for key in ("metrics", "total_time")}
             best, seed = results["best_prompt"], results["seed_prompt"]
             files = {"best_prompt.txt": f"{best}\n"}
@@ -140,23 +139,21 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
                 files[f"{evolved_name(rewording.mutator)}.py"] = text
             return Found(results=results, spent=spent, files=files)
 
-        generations = counted(evolution.max_generations, "generation")
         found = run_search(
             session,
-            Search(
-                config=config,
-                description=f"{evolution.population_size} prompts, {generations}, "
-                f"{counted(size, 'problem')} of {len(task.problems)}",
-                what="generations",
-                total=evolution.max_generations + 1,
-                calls_each=calls_each,
-                most_calls=calls_each * (evolution.max_generations + 1)
-                + 2 * len(held_out) * calls_a_problem,
-                max_concurrency=evolution.max_concurrent_requests,
-                inputs=inputs,
-                first=[first],
-                run=run,
-            ),
+            config,
+            run,
+            says=f"{evolution.population_size} prompts, "
+            f"{counted(evolution.max_generations, 'generation')}, "
+            f"{counted(size, 'problem')} of {len(task.problems)}",
+            what="generations",
+            total=evolution.max_generations + 1,
+            calls_each=calls_each,
+            most_calls=calls_each * (evolution.max_generations + 1)
+            + 2 * len(held_out) * calls_a_problem,
+            at_once=evolution.max_concurrent_requests,
+            inputs=inputs,
+            first=[ask_problem(task.problems[0], seeds[0], **solver, seed=search.seed)],
         )
         report = {key: value for key, value in found.results.items() if key != "births"}
         lines = ["best prompt:", str(report["best_prompt"]), ""]
@@ -168,3 +165,14 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
             lines += [f"{use}: mutagym train --mutators {spec}", ""]
         tables = evolution_tables(report)
         write_report(report, session, search.json, search.format, tables=tables, lines=lines)
+
+
+def _record(recorder: SearchRecorder, made: Record) -> None:
+    """Write down a generation, and say which rewordings failed."""
+    number, best = made["generation"], made["best_fitness"]
+    apart = ("generation", "best_prompt", "step_error")
+    metrics = {f"evolve/{name}": value for name, value in made.items() if name not in apart}
+    recorder.record(number, metrics, done=number + 1, best=best)
+    if made["failed_steps"]:
+        failed = f"{made['failed_steps']} of {made['model_steps']} rewordings by model failed"
+        write_stderr(f"generation {number}: {failed}: {' '.join(made['step_error'].split())}")

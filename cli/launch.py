@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def launch(command: Callable[[], int]) -> None:
-    """Run a command as this process, and end the process with its exit code or that of a signal.
+    """Run a command as this process, and end it with the command's exit code or a signal's.
 
     After an error at once: threads of the pool may still be waiting for a slow server.
     """

@@ -63,59 +63,20 @@ NAMED = (OSError, OllamaError, EncodingError)
 """Errors whose message does not say what kind they are."""
 
 COMMANDS = {
-    "train": (
-        "cli.train:train",
-        "Train a policy to choose how a query is reworded; --config FILE reads flags from TOML",
-    ),
-    "eval": (
-        "cli.eval:evaluate",
-        "Compare policies on held-out queries, several missions, episodes and agents at once",
-    ),
-    "ask": (
-        "cli.ask:ask",
-        "Reword a query as a trained policy does, ask the target, show what came of it",
-    ),
-    "proxy": (
-        "cli.proxy:proxy",
-        "Serve your model, the last user message reworded by a trained policy; both APIs",
-    ),
-    "judge": (
-        "cli.judge:judge",
-        "Label completions as answered or refused, and compare that with people's labels",
-    ),
-    "evolve": (
-        "cli.evolve:evolve",
-        "Evolve a system prompt for a task: a genetic search, many calls at once",
-    ),
-    "select": (
-        "cli.select:select",
-        "Select the best of all combinations of models, system prompts and mutators for a task",
-    ),
-    "optimize": (
-        "cli.optimize:optimize",
-        "Learn which system prompt suits which question, while the prompts evolve",
-    ),
-    "replay": (
-        "cli.replay:replay",
-        "Play a training run again from its log, with no server, and compare bit for bit",
-    ),
-    "rescore": (
-        "cli.rescore:rescore",
-        "Score the stored steps of a run again, by another scorer; the target is not asked",
-    ),
-    "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
-    "doctor": (
-        "cli.doctor:doctor",
-        "Test whether a server does what it says, and what that means for a run",
-    ),
-    "report": (
-        "cli.report:report",
-        "Make a page to look at of any run folders: one HTML file that needs no network",
-    ),
-    "serve": (
-        "cli.serve:serve",
-        "Serve the simulator: an Ollama-compatible server without a model",
-    ),
+    "train": "Train a policy to choose how a query is reworded; --config FILE has its flags",
+    "eval": "Compare policies on held-out queries, several missions, episodes and agents at once",
+    "ask": "Reword a query as a trained policy does, ask the target, show what came of it",
+    "proxy": "Serve your model, the last user message reworded by a trained policy; both APIs",
+    "judge": "Label completions as answered or refused, and compare that with people's labels",
+    "evolve": "Evolve a system prompt for a task: a genetic search, many calls at once",
+    "select": "Select the best of all combinations of models, prompts and mutators for a task",
+    "optimize": "Learn which system prompt suits which question, while the prompts evolve",
+    "replay": "Play a training run again from its log, with no server, and compare bit for bit",
+    "rescore": "Score the stored steps of a run again, by another scorer; the target is not asked",
+    "bench": "Time the same rollout under each schedule, on one server",
+    "doctor": "Test whether a server does what it says, and what that means for a run",
+    "report": "Make a page to look at of any run folders: one HTML file that needs no network",
+    "serve": "Serve the simulator: an Ollama-compatible server without a model",
 }
 
 
@@ -134,8 +95,9 @@ def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
 def make_app() -> App:
     """The command line, its commands not imported yet."""
     app = App(name="mutagym", help=SUMMARY, version=lambda: version("mutagym"))
-    for name, (target, summary) in COMMANDS.items():
-        app.command(target, name=name, help=summary)
+    for name, summary in COMMANDS.items():
+        function = "evaluate" if name == "eval" else name  # `eval` is Python's own
+        app.command(f"cli.{name}:{function}", name=name, help=summary)
     app.register_install_completion_command(
         help="Install completion for your shell (bash, zsh or fish)."
     )
@@ -143,7 +105,7 @@ def make_app() -> App:
 
 
 def _run(app: App, tokens: list[str]) -> int:
-    """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
+    """Run `app`; what its users can mend, or what stopped it, becomes one line on stderr."""
 
     @app.meta.default
     def with_shared_flags(
@@ -175,27 +137,28 @@ def _run(app: App, tokens: list[str]) -> int:
     except Interrupted as error:
         line, code = str(error), error.exit_code
     except (BrokenPipeError, SystemExit) as error:
-        if isinstance(error.__context__, BrokenPipeError) or _nobody_reads():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        unread = _unread()
+        for stream in unread:  # what it still holds is not wanted either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        by_rich = isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+        if unread or by_rich:  # rich has put stdout aside
             return ExitCode.PIPE_CLOSED
         line, code = describe(error), ExitCode.STOPPED  # of a user's own code
     except tuple(CODES) as error:
-        name = f"{type(error).__name__}: " if isinstance(error, NAMED) else ""
-        line, code = (
-            f"{name}{error}",
-            next(c for kind, c in CODES.items() if isinstance(error, kind)),
-        )
+        code = next(code for kind, code in CODES.items() if isinstance(error, kind))
+        line = describe(error) if isinstance(error, NAMED) else str(error)
     else:
         return ExitCode.DONE
     write_stderr(f"mutagym: {one_line(line)}")
     return code
 
 
-def _nobody_reads() -> bool:
-    """Whether the reader of stdout has seen enough, as `head` has."""
+def _unread() -> list[int]:
+    """Which of stdout and stderr have a reader that has seen enough, as `head` has."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors are reported without being asked for
-    return bool(poll.poll(0))
+    for stream in (1, 2):
+        poll.register(stream, 0)  # errors are reported without being asked for
+    return [stream for stream, _ in poll.poll(0)]
 
 
 def _call(app: App, tokens: list[str]) -> None:

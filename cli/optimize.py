@@ -27,7 +27,7 @@ from scorers.judge import LLMCritic
 from search.actors import RidgeCritic
 from search.config import CallFlags, SearchConfig, as_flag_error, located_prompt, read_prompt
 from search.optimize import ActorCriticParams, Critic, HybridOptimizationFlow, optimize_task
-from search.session import Search, SearchRecorder, open_search, run_search
+from search.session import SearchRecorder, open_search, run_search
 from search.task import SEED_INSTRUCTIONS
 
 
@@ -106,25 +106,23 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
 
         found = run_search(
             session,
-            Search(
-                config=config,
-                description=f"{config.actor} actor, critic {critic}, {config.steps} steps, "
-                f"{len(task.problems)} questions",
-                what="steps",
-                total=config.steps,
-                most_calls=flow.most_calls(config.steps, 0 if critic == "ridge" else 2)
-                + 3 * len(held_out.problems),  # by seed prompt, best prompt and actor
-                max_concurrency=flow.workers or config.batch_size * flow.params.num_candidates,
-                inputs={
-                    f"task {task.name}": task.problems,
-                    **{f"prompt seed {place}": text for place, text in enumerate(prompts)},
-                    **encoder_fingerprint(config.encoder, encoder),
-                },
-                first=[flow.final_call(task.problems[0].question, prompts[0])],
-                run=run,
-            ),
+            config,
+            run,
+            says=f"{config.actor} actor, critic {critic}, {config.steps} steps, "
+            f"{len(task.problems)} questions",
+            what="steps",
+            total=config.steps,
+            most_calls=flow.most_calls(config.steps, 0 if critic == "ridge" else 2)
+            + 3 * len(held_out.problems),  # by seed prompt, best prompt and actor
+            at_once=flow.workers or config.batch_size * flow.params.num_candidates,
+            inputs={
+                f"task {task.name}": task.problems,
+                **{f"prompt seed {place}": text for place, text in enumerate(prompts)},
+                **encoder_fingerprint(config.encoder, encoder),
+            },
+            first=[flow.final_call(task.problems[0].question, prompts[0])],
         )
-        report = {key: value for key, value in found.results.items() if key != "rewards"}
+        report = dict(found.results)
         tables = optimization_tables(report)
         lines = ["best prompt:", str(report["best_prompt"]), ""]
         write_report(report, session, search.json, search.format, tables=tables, lines=lines)

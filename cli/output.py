@@ -29,12 +29,9 @@ _PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MIDDLE DO
 
 
 def print_tables(tables: Iterable[Table], lines: Iterable[str] = (), *, simulated: bool) -> None:
-    """Print tables on stdout, `WIDTH` wide where there is no terminal; no name or number is cut.
+    """Print tables that have rows, then lines; `WIDTH` wide where there is no terminal.
 
-    Args:
-        tables: those without rows are left out.
-        lines: come last.
-        simulated: whether the figures come from the simulator, which is said first.
+    No name or number is cut. That figures are simulated is said first.
     """
     from rich.console import Console
 
@@ -84,10 +81,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> bool:
-    """Write results where `--json` says; returns whether that is stdout, which then has no more.
-
-    Nothing is written where `path` is None.
-    """
+    """Write results where `--json` says [nowhere]; returns whether that is stdout, all it has."""
     if path == STDOUT:
         print(json.dumps(report, indent=2))
     elif path:
@@ -106,22 +100,15 @@ def write_report(
     tables: Iterable[Table],
     lines: Iterable[str] = (),
 ) -> None:
-    """Write a report into the run's folder, to stdout, and where else it is wanted.
+    """Write a report to report.json of the run's folder, to `path` as JSON, and to stdout.
 
-    Args:
-        report: plain data, with `simulated`; the file in the folder is report.json.
-        session: the run's.
-        path: another file that is to hold it as JSON; `-` is stdout, in the place of `form`.
-        form: how it is written to stdout.
-        tables: the same for people.
-        lines: behind the tables; where the run folder is comes last.
+    On stdout it is JSON where `form` or `path` says so, else tables with lines behind them.
     """
     folder = session.folder
     folder.write_json("report.json", report)
     with session.printing():
-        if write_json(report, path):
-            return
-        if form == "json":
+        is_written = write_json(report, path)
+        if form == "json" and not is_written:
             write_json(report, STDOUT)
-        else:
+        elif not is_written:
             print_tables(tables, [*lines, folder.closing_message], simulated=report["simulated"])

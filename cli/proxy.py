@@ -9,6 +9,7 @@ own model.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +27,7 @@ from records.settings import Port, Seed
 from records.terminal import printable
 
 if TYPE_CHECKING:
-    from evaluation.trained_policy import RunSource
+    from evaluation.policies import PolicySource
     from ollama_utils.proxy import Reword
 
 
@@ -81,16 +82,8 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
             use = base_url if only else f"OLLAMA_HOST={server.url} or {base_url}"
             at = server_url(hosts[0])
             print(printable(f"a proxy of {at} {does}: use {use} (Ctrl-C ends it)"), flush=True)
-            server.wait()
-
-
-def _reworder(config: ProxyConfig, source: RunSource, connection: Connection) -> Reword:
-    """What begins to reword a text."""
-    # No answer is scored: a reward that loads a classifier would do it for nothing.
-    own = {each.name: getattr(config.rewording, each.name) for each in fields(RewordingConfig)}
-    mission = MissionConfig(**own, reward="keyword")
-    context = query_context(mission, connection, ["a query"], config.seed)
-    return lambda text: submit(partial(reword_once, context, source, text))
+            while True:
+                time.sleep(0.1)
 
 
 def _check_not_itself(config: ProxyConfig) -> None:
@@ -103,3 +96,12 @@ def _check_not_itself(config: ProxyConfig) -> None:
                 f"the proxy is to listen at port {config.port}, and {url} is there: it would call "
                 "itself; name the model server with --ollama-host, or another --port"
             )
+
+
+def _reworder(config: ProxyConfig, source: PolicySource, connection: Connection) -> Reword:
+    """What begins to reword a text."""
+    # No answer is scored: a reward that loads a classifier would do it for nothing.
+    own = {each.name: getattr(config.rewording, each.name) for each in fields(RewordingConfig)}
+    mission = MissionConfig(**own, reward="keyword")
+    context = query_context(mission, connection, ["a query"], config.seed)
+    return lambda text: submit(partial(reword_once, context, source, text))

@@ -67,16 +67,14 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
         "equal": different is None,
         "replays": [{"equal": not each.difference} | asdict(each) for each in replays],
     }
-    is_written = write_json(found, config.json)
-    if not is_written:
-        print(printable("\n".join(map(_shown, replays))))
+    if not write_json(found, config.json):
+        where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
+        last = [] if different else [f"equal, bit for bit{where}"]
+        print(printable("\n".join([*map(_shown, replays), *last])))
     if different:
         raise RunStoppedError(
             f"{different.run!r} is not what its log of replies gives: {different.difference}"
         )
-    if not is_written:
-        where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
-        print(printable(f"equal, bit for bit{where}"))
 
 
 def _shown(found: Replay) -> str:

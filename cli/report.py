@@ -29,7 +29,7 @@ def report(
             the baselines beside the learning curve.
         output: the file [report.html in the folder of the run; of several runs it must be named].
         transitions: as many transitions of each run are in it: the last ones [20,000 shared by the
-            runs, fewer where they are long].
+            runs].
         open_: show it in the browser.
     """
     from report.page import make_page, runs_in

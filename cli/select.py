@@ -18,7 +18,7 @@ from search.selection import (
     read_prompts,
     with_models,
 )
-from search.session import Search, open_search, run_search
+from search.session import open_search, run_search
 
 
 def select(config: SelectConfig = SelectConfig()) -> None:
@@ -42,19 +42,17 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         task = dataset.task.problems if dataset.task else dataset.datapoints
         found = run_search(
             session,
-            Search(
-                config=config,
-                description=f"{config.selector}, {count} combinations, {size} datapoints",
-                what="evaluations",
-                total=selection.size,
-                most_calls=selection.most_calls,
-                max_concurrency=config.max_concurrent,
-                inputs={f"task {dataset.name}": task}
-                | {f"prompt {name}": text for name, text in prompts.items()},
-                first=selection.first,
-                run=selection.run,
-                spared=SPARED,
-            ),
+            config,
+            selection.run,
+            says=f"{config.selector}, {count} combinations, {size} datapoints",
+            what="evaluations",
+            total=selection.size,
+            most_calls=selection.most_calls,
+            at_once=config.max_concurrent,
+            inputs={f"task {dataset.name}": task}
+            | {f"prompt {name}": text for name, text in prompts.items()},
+            first=selection.first,
+            spared=SPARED,
         )
         latency_s = found.spent["latency_s"]
         rows = [

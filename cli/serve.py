@@ -37,8 +37,6 @@ class ServeConfig(SimulatorConfig):
         Settings.max_loaded_models
     )
     """Models in memory at once; 0 sets no limit."""
-    max_queue: Annotated[CountOrZero, Parameter(env_var="OLLAMA_MAX_QUEUE")] = Settings.max_queue
-    """Requests that may wait for a model to load."""
     num_ctx: Count = Settings.num_ctx
     """Tokens of prompt and reply that a model holds at most."""
     seed: Seed = Settings.seed

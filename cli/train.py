@@ -20,7 +20,7 @@ from records.terminal import prints_on_stderr, write_stderr
 from scorers.correction import read_accuracy
 from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.run import train_one, train_seeds
-from train.summary import seeds_text, summary_text
+from train.summary import summary_text
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -31,17 +31,15 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     config = config.located()
     _check(config)
     queries = _queries(config)
-    accuracy = read_accuracy(config.judge_accuracy)
     if config.total_steps != config.num_env_steps:
         rounded = f"rounded up to {config.total_steps}, in whole rollouts"
         write_stderr(f"note: --num-env-steps {config.num_env_steps} is {rounded}")
     train_all = train_seeds if config.seeds else train_one
     with interruptible(), connect(config.server) as connection, ExitStack() as stack:
         with prints_on_stderr():
-            folder, outcome = train_all(config, queries, connection, accuracy, stack)
+            folder, outcome = train_all(config, queries, connection, stack)
         if not write_json(outcome.summary, config.json):
-            as_text = seeds_text if config.seeds else summary_text
-            print(as_text(outcome.summary, folder.closing_message, outcome.gain))
+            print(summary_text(outcome.summary, folder.closing_message))
         if outcome.stopped:
             raise outcome.stopped
 
@@ -89,6 +87,7 @@ def _check(config: TrainConfig) -> None:
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
+    read_accuracy(config.judge_accuracy)
     check_places(config)
     if config.resume:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)

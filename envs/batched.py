@@ -46,14 +46,12 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
                     f"lane {lane} has other models or observations than lane 0; expected one "
                     "dispatcher, encoder and scorer for all"
                 )
-        self.max_workers = max_workers
-        self.num_envs = len(self.envs)
+        self.max_workers, self.num_envs = max_workers, count
         self.metadata = first.metadata | {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
-        self._shown = np.zeros(self.observation_space.shape or (), np.float32)
+        self.observation_space = batch_space(first.observation_space, count)
+        self.action_space = batch_space(first.action_space, count)
 
     def reset(
         self,
@@ -72,10 +70,10 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
         if len(seed) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} seeds, one a lane, got {len(seed)}")
         infos: dict[str, Any] = {}
-        for lane, begun in enumerate(reset_together(self.envs, seed, options)):
-            self._shown[lane], info = begun
+        begun = reset_together(self.envs, seed, options)
+        for lane, (_, info) in enumerate(begun):
             infos = self._add_info(infos, info, lane)
-        return self._shown.copy(), infos
+        return np.stack([observation for observation, _ in begun]), infos
 
     def step(self, actions: NDArray[np.int64]) -> VectorStep:
         """One step of every lane; one whose episode ends shows the first observation of the next.
@@ -91,16 +89,16 @@ class BatchedQueryMutationEnv(VectorEnv[Vector, NDArray[np.int64], NDArray[np.ge
         steps = self.step_envs(list(iterate(self.action_space, actions)))
         infos: dict[str, Any] = {}
         for lane, step in enumerate(steps):
-            self._shown[lane] = step.observation
             last = {"final_obs": step.observation, "final_info": step.info}
             infos = self._add_info(infos, last if step.is_over else step.info, lane)
+        observations = np.stack([step.observation for step in steps])
         over = [lane for lane, step in enumerate(steps) if step.is_over]
         begun = reset_together([self.envs[lane] for lane in over], [None] * len(over))
         for lane, (observation, info) in zip(over, begun, strict=True):
-            self._shown[lane] = observation
+            observations[lane] = observation
             infos = self._add_info(infos, info, lane)
         return (
-            self._shown.copy(),
+            observations,
             np.array([step.reward for step in steps], np.float64),
             np.array([step.terminated for step in steps], np.bool_),
             np.array([step.truncated for step in steps], np.bool_),

@@ -51,7 +51,6 @@ class Rewording:
     """What a mutator made of a query, before it is asked."""
 
     rewrite: Completion
-    """What it wrote."""
     embedding: Vector = field(default_factory=lambda: np.zeros(0, np.float32))
     """Of that, or of the query where it wrote nothing; empty where there is an error."""
     query: str
@@ -127,11 +126,12 @@ class Episode:
             OllamaError: one of them could not be embedded.
         """
         for text in self.texts:
-            if isinstance(error := embeddings[text], OllamaError):
+            found = embeddings[text]
+            if isinstance(found, OllamaError):
                 query = shorten(text, 60, placeholder="...")
-                why = f"query {query!r} could not be embedded: {error}"
-                raise type(error)(why, retryable=error.retryable) from error
-        self._embeddings = {text: embeddings[text] for text in self.texts}  # type: ignore[misc]  # no error is left
+                why = f"query {query!r} could not be embedded: {found}"
+                raise type(found)(why, retryable=found.retryable) from found
+            self._embeddings[text] = found
         return self.observe()
 
     def seed_for(self, purpose: str) -> int:
@@ -155,9 +155,10 @@ class Episode:
         self, action: int, rewrite: Completion, embedding: Vector | OllamaError
     ) -> Rewording:
         """Whether what a mutator wrote is adopted; the episode stays as it is."""
-        if error := rewrite.error or (embedding if isinstance(embedding, OllamaError) else None):
-            return Rewording(rewrite=rewrite, query=self.query, error=error)
-        assert not isinstance(embedding, OllamaError)  # noqa: S101 - as above
+        if rewrite.error:
+            return Rewording(rewrite=rewrite, query=self.query, error=rewrite.error)
+        if isinstance(embedding, OllamaError):
+            return Rewording(rewrite=rewrite, query=self.query, error=embedding)
         rejected = self._rejection(self.rules.mutators[action], rewrite, embedding)
         query = self.query if rejected else rewrite.text
         return Rewording(rewrite=rewrite, embedding=embedding, rejected=rejected, query=query)
@@ -180,41 +181,35 @@ class Episode:
         A failure that no other attempt can mend ends the episode: unscored, truncated. So does one
         that is the last of MOST_ATTEMPTS.
         """
-        info = self._info(action, rewording.rewrite, reply)
+        info = self._info(action, rewording.rewrite, reply, verdict)
         if verdict.outcome == "unscored":
-            return self._fail(info, verdict.error or "", is_last=verdict.permanent)
+            return self._fail(info, is_last=verdict.permanent)
         near, changed = self.similarity(rewording), rewording.query != self.query
         if changed:
             self._embeddings.setdefault(rewording.query, rewording.embedding)
             self.earlier, self.query = (*self.earlier, self.query), rewording.query
         self.step_count, self.attempt, self.redrawn = self.step_count + 1, 0, 0
         self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
-        info |= {
-            "adopted": not rewording.rejected,
-            "rejected": rewording.rejected,
-            "outcome": verdict.outcome,
-            "partial": verdict.partial,
-            "undetermined": verdict.undetermined,
-            "intent_similarity": near,
-            "success": verdict.success,
-            "reward": float(verdict.reward),
-            "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
-        }
         return Transition(
             observation=self.observe(),
             reward=float(verdict.reward),
             terminated=verdict.success,
             truncated=not verdict.success and self.step_count >= self.rules.max_steps,
-            info=info,
+            info=info
+            | {
+                "adopted": not rewording.rejected,
+                "rejected": rewording.rejected,
+                "intent_similarity": near,
+            },
         )
 
     def fail_again(self, action: int, line: Mapping[str, Any]) -> Transition:
         """An unscored step as its line of transitions.jsonl has it: no call is made."""
         rewrite = Completion(text=line["mutated_query"])
         reply = Completion(text=line["reply"], truncated=line["reply_truncated"])
-        info = self._info(action, rewrite, reply)
-        info["usage"] = recorded_usage(line)
-        return self._fail(info, line["not_hashed"]["error_message"], is_last=line["truncated"])
+        verdict = Verdict(outcome="unscored", error=line["not_hashed"]["error_message"])
+        info = self._info(action, rewrite, reply, verdict) | {"usage": recorded_usage(line)}
+        return self._fail(info, is_last=line["truncated"])
 
     def state(self) -> dict[str, Any]:
         """What `restored_episode` needs apart from the rules: strings, numbers, lists of them."""
@@ -227,11 +222,7 @@ class Episode:
         }
 
     def _rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
-        """Why a rewrite is not adopted, in one word; empty when it is.
-
-        A rule may leave a query as it is, and what it makes of it is a rewording; a model may say
-        anything.
-        """
+        """Why a rewrite is not adopted, in one word; empty when it is."""
         text = rewrite.text
         if rewrite.filtered or not text or rewrite.truncated:
             return "filtered" if rewrite.filtered else "cut" if text else "empty"
@@ -245,7 +236,7 @@ class Episode:
         near = similarity(self._embeddings[self.original], embedding)
         return "" if near >= self.rules.intent_threshold else "drifted"
 
-    def _fail(self, info: dict[str, Any], error: str, *, is_last: bool) -> Transition:
+    def _fail(self, info: dict[str, Any], *, is_last: bool) -> Transition:
         # Without a reply the rewording failed: from the second time on another seed is drawn.
         self.redrawn += self.attempt > 0 and not info["reply"]
         self.attempt += 1
@@ -254,12 +245,14 @@ class Episode:
             reward=0.0,
             terminated=False,
             truncated=is_last or self.attempt >= MOST_ATTEMPTS,
-            info=info | {"outcome": "unscored", "unscored": True, "error": error},
+            info=info,
         )
 
-    def _info(self, action: int, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
-        """Every key of a step's info, with the values of a failed step where they differ."""
-        calls = [each for each in (rewrite, reply) if each]
+    def _info(
+        self, action: int, rewrite: Completion, reply: Completion | None, verdict: Verdict
+    ) -> dict[str, Any]:
+        """Every key of a step's info, as if what was written had not been adopted."""
+        usages = [each.usage or Usage() for each in (rewrite, reply) if each]
         return {
             "original_query": self.original,
             "query_before": self.query,
@@ -272,18 +265,16 @@ class Episode:
             "attempt": self.attempt,
             "adopted": False,
             "rejected": "",
-            "partial": False,
-            "undetermined": False,
             "intent_similarity": 0.0,
-            "success": False,
-            "reward": 0.0,
-            "reward_parts": {},
-            "unscored": False,
-            "error": "",
-            "usage": {
-                name: float(sum(getattr(each.usage or Usage(), name) for each in calls))
-                for name in USAGE
-            },
+            "outcome": verdict.outcome,
+            "partial": verdict.partial,
+            "undetermined": verdict.undetermined,
+            "success": verdict.success,
+            "reward": float(verdict.reward),
+            "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
+            "unscored": verdict.outcome == "unscored",
+            "error": verdict.error or "",
+            "usage": {name: float(sum(getattr(usage, name) for usage in usages)) for name in USAGE},
         }
 
 
@@ -321,21 +312,21 @@ def step_together(
     At most `max_workers` calls of a stage are under way at once.
     """
     rewordings = reword_together(episodes, actions, models, max_workers)
-    pairs = [
+    asking = [
         (each, made) for each, made in zip(episodes, rewordings, strict=True) if not made.error
     ]
-    questions = [episode.question(rewording) for episode, rewording in pairs]
+    questions = [episode.question(made) for episode, made in asking]
     replies = models.ask(questions, max_workers)
-    near = [episode.similarity(rewording) for episode, rewording in pairs]
+    near = [episode.similarity(made) for episode, made in asking]
     ends = iter(zip(replies, models.score(questions, replies, near, max_workers), strict=True))
-    return [
-        episode.close(
-            action,
-            made,
-            *((None, _verdict_without(made.error, made.rewrite)) if made.error else next(ends)),
-        )
-        for episode, action, made in zip(episodes, actions, rewordings, strict=True)
-    ]
+    steps = []
+    for episode, action, made in zip(episodes, actions, rewordings, strict=True):
+        if made.error:
+            reply, verdict = None, _verdict_without(made.error, made.rewrite)
+        else:
+            reply, verdict = next(ends)
+        steps.append(episode.close(action, made, reply, verdict))
+    return steps
 
 
 def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:

@@ -81,9 +81,8 @@ def read_samples(
             [value] if isinstance(value, dict) else value, prompt or "", f"{place}{prompt!r}"
         )
         where = f"{place}{completion!r}"
-        cell = read_cell(cells.get(completion), completion, where)
         try:
-            said = reply_text(cell)
+            said = reply_text(read_cell(cells.get(completion), completion, where))
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
         for name, text in ((prompt, asked), (completion, said or "")):

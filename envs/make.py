@@ -14,7 +14,7 @@ from typing import Any
 from envs.batched import BatchedQueryMutationEnv
 from envs.episode import Rules
 from envs.mission import MissionConfig
-from envs.models import ModelCalls, Models
+from envs.models import ModelCalls
 from envs.queries import Query, answers_of, chats_of, load_queries
 from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import QueryConfig
@@ -23,7 +23,6 @@ from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
-from ollama_utils.types import think_of
 from records.errors import as_user_error
 from scorers.intent import INTENT_THRESHOLD, check_apart
 from scorers.judge import read_rubric
@@ -59,17 +58,6 @@ def rules_and_models(
         ValueError: bad data, or queries in a language that the encoder does not know.
         OllamaError: the encoder's model does not answer.
     """
-    runner: dict[str, Any] = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
-    models = Models(
-        target=roles.target,
-        mutator=roles.mutator,
-        target_system=mission.target_system,
-        target_temperature=mission.target_temperature,
-        think=think_of(mission.think),
-        seed=seed,
-        options=runner | {"num_predict": mission.num_predict},
-        rewrite_num_predict=mission.rewrite_num_predict,
-    )
     rules = Rules(
         mutators=load_mutators(mission.mutators),
         max_steps=mission.max_steps,
@@ -80,7 +68,7 @@ def rules_and_models(
     if mission.intent_threshold == INTENT_THRESHOLD:  # nobody chose another
         texts = [each if isinstance(each, str) else each.text for each in queries]
         check_apart(encoder.encode, texts, INTENT_THRESHOLD)
-    rubric = read_rubric(Path(mission.judge_rubric)) if mission.judge_rubric is not None else None
+    rubric = None if mission.judge_rubric is None else read_rubric(Path(mission.judge_rubric))
     scorer = make_scorer(
         mission.reward,
         dispatcher=dispatcher,
@@ -88,15 +76,20 @@ def rules_and_models(
         intent_threshold=mission.intent_threshold,
         step_cost=mission.step_cost,
         seed=seed,
-        judge_options=runner,
+        judge_options={"num_ctx": mission.num_ctx} if mission.num_ctx else {},
         judge_rubric=rubric,
         intent_judge=mission.intent_judge,
         answers=answers or answers_of(own),
     )
-    calls = ModelCalls(
-        models=models, dispatcher=dispatcher, encoder=encoder, scorer=scorer, chats=chats_of(own)
+    return rules, ModelCalls(
+        mission=mission,
+        roles=roles,
+        seed=seed,
+        dispatcher=dispatcher,
+        encoder=encoder,
+        scorer=scorer,
+        chats=chats_of(own),
     )
-    return rules, calls
 
 
 mission_parts = as_user_error(OllamaError, ValueError)(rules_and_models)

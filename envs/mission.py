@@ -3,6 +3,7 @@
 Annotations here are types, not strings: commands read flags off them.
 """
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -160,4 +161,6 @@ def encoder_fingerprint(name: str, encoder: "Encoder") -> dict[str, str]:
 
 def located_folder(flag: str, name: str) -> str:
     """A folder with its whole path; a built-in name as it is, whatever folders there are."""
-    return str(absolute(name)) if kind_of(flag, name) and Path(name).is_dir() else name
+    # os.path.isdir is False, too, for what is too long to be a path.
+    is_folder = kind_of(flag, name) is not None and os.path.isdir(name)  # noqa: PTH112
+    return str(absolute(name)) if is_folder else name

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.mission import MissionConfig
 from envs.queries import Chat
 from mutators.cleaning import clean
 from mutators.mutator import Mutator
@@ -18,38 +19,17 @@ from ollama_utils.batching import (
     batch_query_target_model,
     with_prompt,
 )
+from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, EncodingError, OllamaError
 from ollama_utils.parallel import in_parallel
-from ollama_utils.types import Call, Completion, Prompt, Think, Usage
+from ollama_utils.types import Call, Completion, Prompt, Usage, think_of
 from scorers.reward import Scorer, Verdict
 
 Vector = NDArray[np.float32]
 REWRITE_TEMPERATURE = 0.5
 """Two tries differ, and a small model still keeps to the query."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Models:
-    """Which models serve an environment, and how they are asked."""
-
-    target: str
-    """The model whose answers count."""
-    mutator: str
-    """The model that rewords queries."""
-    target_system: str | None = None
-    """The target's system prompt; None keeps the model's own."""
-    target_temperature: float = 0.0
-    """Above 0 every question carries its own derived seed."""
-    think: Think | None = None
-    """Whether a thinking target thinks; None leaves it to the server."""
-    seed: int = 0
-    """The seed of the target's calls at temperature 0."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Ollama options that every call carries, the same ones always (a change reloads the model)."""
-    rewrite_num_predict: int | None = None
-    """The most tokens of a rewording; None leaves it to the mutator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +61,21 @@ class ModelCalls:
     Its `max_workers` is the most calls at once; a list of one is done on the caller's thread.
     """
 
-    models: Models
+    mission: MissionConfig
+    """How they are asked; at temperature 0 all questions to the target have one seed."""
+    roles: Roles
+    seed: int = 0
     dispatcher: Dispatcher
     encoder: Encoder
     scorer: Scorer
     chats: Mapping[str, Chat] = field(default_factory=dict)
     """By original query what the target reads before it, for queries that end a chat."""
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Ollama's options of every call, the same ones always: a change reloads the model."""
+        runner = {"num_ctx": self.mission.num_ctx} if self.mission.num_ctx else {}
+        return runner | {"num_predict": self.mission.num_predict}
 
     def reword(self, rewrites: Sequence[Rewrite], max_workers: int = 1) -> list[Completion]:
         """The rewordings, by a model or by rule; where a call failed, the query as it was.
@@ -99,9 +88,9 @@ class ModelCalls:
                 self.dispatcher,
                 [rewrite.query for rewrite in by_model],
                 [self._prompt(rewrite) for rewrite in by_model],
-                model=self.models.mutator,
+                model=self.roles.mutator,
                 seeds=[rewrite.seed for rewrite in by_model],
-                options=self.models.options,
+                options=self._options,
                 max_workers=max_workers,
             )
         )
@@ -131,16 +120,16 @@ class ModelCalls:
 
     def ask(self, questions: Sequence[Ask], max_workers: int = 1) -> list[Completion]:
         """The target's replies; where a call failed, `DEFAULT_REFUSAL`."""
-        models = self.models
-        draws = models.target_temperature > 0
+        mission = self.mission
+        draws = mission.target_temperature > 0
         return batch_query_target_model(
             self.dispatcher,
             [self._question(question) for question in questions],
-            model=models.target,
-            system=models.target_system,
-            seeds=[question.seed if draws else models.seed for question in questions],
-            options={**models.options, "temperature": models.target_temperature},
-            think=models.think,
+            model=self.roles.target,
+            system=mission.target_system,
+            seeds=[question.seed if draws else self.seed for question in questions],
+            options=self._options | {"temperature": mission.target_temperature},
+            think=think_of(mission.think),
             max_workers=max_workers,
         )
 
@@ -158,13 +147,12 @@ class ModelCalls:
 
     def call(self, question: Ask) -> Call:
         """The call that asks a question, as `ask` makes it."""
-        models = self.models
         shared = Call(
-            model=models.target,
+            model=self.roles.target,
             prompt="",
-            system=models.target_system,
-            think=models.think,
-            options=models.options,
+            system=self.mission.target_system,
+            think=think_of(self.mission.think),
+            options=self._options,
         )
         return with_prompt(shared, self._question(question))
 
@@ -176,14 +164,14 @@ class ModelCalls:
     def _verdict(self, question: Ask, reply: Completion, similarity: float) -> Verdict:
         verdict = self.scorer(question.original, question.query, reply, similarity)
         # At a temperature a server that heeds no seed draws another reply next time.
-        draws = self.models.target_temperature > 0 and isinstance(reply.error, BadReplyError)
+        draws = self.mission.target_temperature > 0 and isinstance(reply.error, BadReplyError)
         return replace(verdict, permanent=False) if draws else verdict
 
     def _prompt(self, rewrite: Rewrite) -> Prompt:
         prompt = rewrite.mutator.prompt(rewrite.query, rewrite.earlier, rewrite.seed)
         own = {**prompt.options, "temperature": REWRITE_TEMPERATURE}
-        if self.models.rewrite_num_predict is not None:
-            own["num_predict"] = self.models.rewrite_num_predict
+        if self.mission.rewrite_num_predict is not None:
+            own["num_predict"] = self.mission.rewrite_num_predict
         return replace(prompt, options=own)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from envs.models import Ask, ModelCalls, Rewrite
 from envs.queries import load_queries
@@ -17,9 +16,15 @@ from mutators.mutator import Mutator
 from ollama_utils.batching import batch_encode_queries
 from ollama_utils.checkup import check_context, check_reply
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import EncodingError, ModelMissingError, PromptTooLongError
+from ollama_utils.errors import (
+    EncodingError,
+    ModelMissingError,
+    OllamaError,
+    PromptTooLongError,
+)
 from records.errors import UserError
 from records.terminal import write_stderr
+from scorers.reward import unscored
 
 MOST_TRIED = 32
 """How many of the longest queries are tried, by bytes and by characters."""
@@ -36,26 +41,24 @@ def check_lengths(encoder: Encoder, queries: Sequence[str], config: QueryConfig)
     distinct = set(queries)
     by_bytes = sorted(distinct, key=lambda query: len(query.encode()))[-MOST_TRIED:]
     longest = sorted({*by_bytes, *sorted(distinct, key=len)[-MOST_TRIED:]})
-    failed: dict[str, str] = {}
+    why: dict[int, PromptTooLongError] = {}
     try:
         batch_encode_queries(encoder, longest)
     except EncodingError as error:  # what else fails may pass when the run tries it
-        failed = {
-            longest[place]: why.words or str(why)
-            for place, why in error.failures.items()
-            if isinstance(why, PromptTooLongError)
-        }
-    if not failed:
+        why = {k: e for k, e in error.failures.items() if isinstance(e, PromptTooLongError)}
+    if not why:
         return
     rows: dict[str, int] = {}
     with suppress(QueryFileError):  # a resumed run has its queries in its folder
         read = load_queries(config.queries, prompt_column=config.prompt_column)
         rows = {query.text: query.row for query in read}
+    failed = [longest[place] for place in why]
     named = [f"row {rows[query]}" if query in rows else repr(query[:40]) for query in failed]
     more = f" and {len(named) - MOST_ROWS_NAMED} more" if len(named) > MOST_ROWS_NAMED else ""
     where = f"{config.queries or 'the queries'}, {', '.join(named[:MOST_ROWS_NAMED])}{more}"
+    first = next(iter(why.values()))
     raise UserError(
-        f"{where}: too long for --encoder {encoder.name} ({next(iter(failed.values()))!r}): "
+        f"{where}: too long for --encoder {encoder.name} ({first.words or str(first)!r}): "
         "shorten them, leave them out, or name another"
     )
 
@@ -72,13 +75,24 @@ def ask_first(models: ModelCalls, mutators: Sequence[Mutator], queries: Sequence
     check_reply("target", reply)
     longest = max(queries, key=lambda query: len(query.encode()))
     check_context(models.dispatcher, models.call(question), reply, longest)
-    if mutator := next((each for each in mutators if each.kind == "model"), None):
-        rewrite = Rewrite(mutator=mutator, query=queries[0], seed=models.models.seed)
+    judge = getattr(models.scorer, "intent_judge", None)  # which is asked of rewordings alone
+    by_model = [each for each in mutators if each.kind == "model"][:1]
+    reworded = ""
+    for mutator in by_model or (mutators if judge else ()):
+        rewrite = Rewrite(mutator=mutator, query=queries[0], seed=models.seed)
         (rewording,) = models.reword([rewrite])
-        check_reply("mutator", rewording)
-        if getattr(models.scorer, "intent_judge", None):  # which is asked of rewordings alone
-            question = replace(question, query=rewording.text)
-    if not reply.error and (error := models.score([question], [reply], [1.0])[0].error):
-        if error.startswith(ModelMissingError.__name__):
-            raise UserError(error)
+        if by_model:
+            check_reply("mutator", rewording)
+        if rewording.text and rewording.text != queries[0]:
+            reworded = rewording.text
+            break
+    error = None if reply.error else models.score([question], [reply], [1.0])[0].error
+    if judge and reworded and not error:
+        try:
+            judge(queries[0], reworded)
+        except OllamaError as failed:
+            error = unscored(failed).error
+    if error and error.startswith(ModelMissingError.__name__):
+        raise UserError(error)
+    if error:
         write_stderr(f"the first verdict failed: {error}")

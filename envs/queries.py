@@ -79,8 +79,7 @@ def load_queries(
     """The queries of a file in its order, each text once.
 
     A cell with a list is a chat: of texts, which are the user's, or of turns with `role` and
-    `content`, or `from` and `value`. The user's last turn is the query; what is before it goes to
-    the target as it is, and replies after it are left out.
+    `content`, or `from` and `value`. The user's last turn is the query; see `Chat`.
 
     Args:
         path: A .csv, .tsv, .jsonl, .ndjson, .json or .txt file in UTF-8 (or in UTF-16 with its byte
@@ -99,24 +98,22 @@ def load_queries(
     filters = [_filter(table, condition) for condition in where]
     first: dict[str, Query] = {}
     met: dict[str, dict[str, None]] = {name: {} for name, _ in filters}
-    repeated = 0
+    kept = 0
     for row, cells in table.rows([*columns.values(), *met]):
-        values = {name: _plain(cells.get(name)) for name in met}
-        for name, value in values.items():
-            met[name][value] = None
-        if any(values[name] != value for name, value in filters):
-            continue
-        query = _query(f"{table.path}, row {row}", row, columns, cells)
-        repeated += first.setdefault(query.text, query) is not query
+        for name, values in met.items():
+            values[_plain(cells.get(name))] = None
+        if all(_plain(cells.get(name)) == value for name, value in filters):
+            kept += 1
+            query = _query(f"{table.path}, row {row}", row, columns, cells)
+            first.setdefault(query.text, query)
     if not first and not where:
         raise QueryFileError(f"{table.path} is empty: expected at least one prompt")
     if not first:
         has = "; ".join(f"{name!r} has {quoted(values)}" for name, values in met.items())
         wanted = " and ".join(map(repr, where))
         raise QueryFileError(f"{table.path} has no row left with --where {wanted}; {has}")
-    if repeated:
-        count = repeated + len(first)
-        logger.warning("%s: dropped %d of %d queries as duplicates", table.path, repeated, count)
+    if repeated := kept - len(first):
+        logger.warning("%s: dropped %d of %d queries as duplicates", table.path, repeated, kept)
     return tuple(first.values())
 
 
@@ -135,10 +132,8 @@ def queries_sha256(queries: Iterable[Query]) -> str:
     """The SHA-256, in hex, of texts, groups, chats and right answers in their order."""
     digest = hashlib.sha256()
     for query in queries:
-        chat = [query.system, query.turns] if query.system or query.turns else []
-        # The null keeps the hashes of older versions, which had a field there.
-        line = json.dumps([query.text, query.group, None, *chat, *query.answers])
-        digest.update(line.encode() + b"\n")
+        line = [query.text, query.group, query.system, query.turns, query.answers]
+        digest.update(json.dumps(line).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -167,24 +162,22 @@ def _filter(table: QueryTable, condition: str) -> tuple[str, str]:
 
 
 def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Query:
-    column, value = columns["prompt"], cells.get(columns["prompt"])
-    text, chat = read_prompt(value, column, f"{place}: {column!r}")
+    column = columns["prompt"]
+    text, chat = read_prompt(cells.get(column), column, f"{place}: {column!r}")
     if not VISIBLE.search(text):
         raise QueryFileError(f"{place}: {column!r} is blank; write a prompt or remove the row")
-    notes = {
-        role: _plain(cells.get(columns[role]))
-        for role in ("context", "group", "category")
-        if role in columns
-    }
-    if notes.get("context"):
-        text = f"{notes['context']}\n\n---\n\n{text}"
-    for role, each in {"prompt": text, **notes}.items():
-        _check_text(each, f"{place}: {columns[role]!r}")
+    found = {role: cells.get(name) for role, name in columns.items()}
+    context, group, category = (
+        _plain(found.get(role)) for role in ("context", "group", "category")
+    )
+    text = f"{context}\n\n---\n\n{text}" if context else text
+    for role, each in (("prompt", text), ("group", group), ("category", category)):
+        _check_text(each, f"{place}: {columns.get(role)!r}")
     return Query(
         text=text,
-        group=notes.get("group") or text,
-        category=notes.get("category") or None,
-        answers=answers_in(cells.get(columns["answer"])) if "answer" in columns else (),
+        group=group or text,
+        category=category or None,
+        answers=answers_in(found.get("answer")),
         row=row,
         system=chat.system,
         turns=chat.turns,
@@ -224,11 +217,7 @@ def read_prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
 
 
 def read_cell(value: object, column: str, place: str) -> object:
-    """A cell; of a column for chats what its JSON holds, for some tables have texts alone.
-
-    Raises:
-        QueryFileError: it is no JSON.
-    """
+    """A cell; of a column for chats what its JSON holds, for some tables have texts alone."""
     may_be_chat = column.casefold() in CHAT_COLUMNS
     if may_be_chat and isinstance(value, str) and value.lstrip().startswith("["):
         return read_json(value, place)

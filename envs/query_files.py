@@ -30,13 +30,13 @@ ANSWER_COLUMNS = ("answer", "answers")
 """Columns with right answers, the first one present counts."""
 SIDES = ("train", "kept", "held_out")
 """The sides of a run's split, as its queries.json names them."""
-MOST_NAMED, LONGEST_NAMED = 10, 60
-"""How many names or values an error lists, and how many characters of each."""
+MOST_NAMED = 10
+"""How many names or values an error lists."""
 
 Cells = Mapping[str, object]
 """A row's values by column: texts, or whatever JSON and Parquet have."""
 NumberedRows = Iterable[tuple[int, Cells]]
-"""NumberedRows with their numbers, as `Query.row` has them."""
+"""Rows with their numbers, as `Query.row` has them."""
 
 
 class QueryFileError(UserError, ValueError):
@@ -49,15 +49,8 @@ class QueryTable:
 
     path: Path
     columns: tuple[str, ...]
-    read: Callable[[Sequence[str]], NumberedRows]
-
-    def rows(self, columns: Sequence[str]) -> NumberedRows:
-        """The rows of the file, with the values of these columns at least.
-
-        Raises:
-            QueryFileError: a row cannot be read.
-        """
-        return self.read(list(dict.fromkeys(columns)))
+    rows: Callable[[Sequence[str]], NumberedRows]
+    """The rows, with the values of these columns at least."""
 
     def find(self, asked: str | None, usual: Sequence[str], flag: str = "") -> str | None:
         """The column asked for, or else the first of the usual ones, or None; case does not matter.
@@ -76,11 +69,7 @@ class QueryTable:
         return found
 
     def need(self, asked: str | None, usual: Sequence[str], flag: str) -> str:
-        """The same where there must be one.
-
-        Raises:
-            QueryFileError: there is none; the message names the usual ones and the `flag`.
-        """
+        """The same where there must be one; the error names the usual ones and the `flag`."""
         if (found := self.find(asked, usual, flag)) is None:
             raise QueryFileError(
                 f"{self.path} has columns {quoted(self.columns)}; expected one of {quoted(usual)}: "
@@ -102,8 +91,6 @@ def read_table(path: Path) -> QueryTable:
             near = difflib.get_close_matches(path.name, names)
             hint = f"; did you mean {quoted(near)}?" if near else ""
             raise QueryFileError(f"there is no regular file {str(path)!r}{hint}")
-        if not str(path).isprintable():
-            raise QueryFileError(f"{str(path)!r} is not a name of one line; rename it")
         if suffix == ".parquet":
             with _parquet_file(path) as file:
                 names = file.schema_arrow.names
@@ -116,9 +103,8 @@ def read_table(path: Path) -> QueryTable:
         raise QueryFileError(f"{path} cannot be read: {error.strerror}") from error
     if not rows:
         raise QueryFileError(f"{path} is empty: expected at least one prompt")
-    return QueryTable(
-        path, tuple(dict.fromkeys(key for _, row in rows for key in row)), lambda _: rows
-    )
+    columns = dict.fromkeys(key for _, row in rows for key in row)
+    return QueryTable(path, tuple(columns), lambda _: rows)
 
 
 def _text(path: Path) -> str:
@@ -129,10 +115,10 @@ def _text(path: Path) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        before = content[: error.start].decode(encoding, "ignore")
-        raise QueryFileError(f"{path}, line {len(_lines(before))}: not UTF-8 text; {do}") from error
-    if (place := text.find("\0")) >= 0:
-        line = len(_lines(text[:place]))
+        line = len(_lines(content[: error.start].decode(encoding, "ignore")))
+        raise QueryFileError(f"{path}, line {line}: not UTF-8 text; {do}") from error
+    if "\0" in text:
+        line = len(_lines(text.partition("\0")[0]))
         raise QueryFileError(f"{path}, line {line}: a NUL character; {do}")
     return text
 
@@ -247,7 +233,7 @@ def _parquet_file(path: Path) -> Iterator[Any]:
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> NumberedRows:
     with _parquet_file(path) as file:
-        return list(enumerate(file.read(columns=columns).to_pylist(), 1))
+        return list(enumerate(file.read(columns=list(dict.fromkeys(columns))).to_pylist(), 1))
 
 
 READERS: dict[str, Callable[[Path, str], NumberedRows]] = {
@@ -264,15 +250,17 @@ READERS: dict[str, Callable[[Path, str], NumberedRows]] = {
 def answers_in(value: object) -> tuple[str, ...]:
     """The right answers in a cell: its text or number, or those of a list, of which any is right.
 
-    Those of an object stand under `text`, as in SQuAD. What is blank or none of these is left out.
+    Those of an object stand under `text`, as in SQuAD. What is blank, no text or none of these is
+    left out.
     """
     found = value.get("text") if isinstance(value, dict) else value
-    texts = [
+    texts = (
         str(one).strip()
         for one in (found if isinstance(found, list) else [found])
         if isinstance(one, str | int | float) and not isinstance(one, bool)
-    ]
-    return tuple(dict.fromkeys(text for text in texts if text and is_text(text)))
+    )
+    known = (text for text in texts if text and "\0" not in text and is_text(text))
+    return tuple(dict.fromkeys(known))
 
 
 def _distinct(names: Sequence[str], path: Path) -> tuple[str, ...]:
@@ -283,6 +271,5 @@ def _distinct(names: Sequence[str], path: Path) -> tuple[str, ...]:
 
 def quoted(values: Iterable[str]) -> str:
     """Values for an error, in quotes: ten at most, the longest cut short."""
-    short = (v if len(v) <= LONGEST_NAMED else f"{v[: LONGEST_NAMED - 3]}..." for v in values)
-    named = [repr(value) for value in islice(short, MOST_NAMED + 1)]
+    named = [f"{value!r:.60}" for value in islice(values, MOST_NAMED + 1)]
     return ", ".join(named[:MOST_NAMED]) + (", ..." if named[MOST_NAMED:] else "")

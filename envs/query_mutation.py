@@ -62,7 +62,8 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         self.is_over = True
         """Whether `reset` is to be called before the next step."""
         self._next_number = 0
-        self._recorded: deque[Mapping[str, Any] | None] = deque()
+        self.recorded: deque[Mapping[str, Any] | None] = deque()
+        """See `replay_unscored`."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -86,10 +87,8 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         (taken,) = step_envs([self], [action])
         return taken
 
-    def next_episode(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Episode:
-        """The episode that `reset` would start; call `begin` with it. Raises as `reset` does."""
+    def next_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Episode:
+        """The episode that `reset` starts, which takes its place with `begin`."""
         super().reset(seed=seed)
         self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
         lane_seed, number = int(self.np_random_seed), self._next_number if seed is None else 0
@@ -123,12 +122,7 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         Args:
             lines: for each step its line of transitions.jsonl; None where it is played as usual.
         """
-        self._recorded.extend(lines)
-
-    def take_recorded(self, action: int) -> Transition | None:
-        """The coming step as the record has it, where it was unscored; None: it is to be played."""
-        line = self._recorded.popleft() if self._recorded else None
-        return self.episode.fail_again(action, line) if line and self.episode else None
+        self.recorded.extend(lines)
 
     def state(self) -> dict[str, Any]:
         """The whole state of the lane between two steps, as plain data for `restored`.
@@ -136,14 +130,13 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         Raises:
             gymnasium.error.ResetNeeded: no episode is under way.
         """
-        episode = self.check(np.int64(0))
-        return {"next_number": self._next_number, "episode": episode.state()}
+        return {"next_number": self._next_number, "episode": self.check(0).state()}
 
     def restored(self, state: Mapping[str, Any]) -> Episode:
         """Go on from the `state` of an environment like this one; call `begin_together` next."""
         episode = restored_episode(self.rules, state["episode"])
         super().reset(seed=episode.seed)
-        self.episode, self.is_over = episode, False
+        self.begin(episode)
         self._next_number = state["next_number"]
         return episode
 
@@ -157,7 +150,7 @@ def reset_together(
     if not envs:
         return []
     pairs = zip(envs, seeds, strict=True)
-    episodes = [env.next_episode(seed=seed, options=options) for env, seed in pairs]
+    episodes = [env.next_episode(seed, options) for env, seed in pairs]
     observations = begin_together(episodes, envs[0].models)
     begun = zip(envs, episodes, observations, strict=True)
     return [(observation, env.begin(episode)) for env, episode, observation in begun]
@@ -168,18 +161,19 @@ def step_envs(
 ) -> list[Transition]:
     """`step` of environments that share their models, with at most `max_workers` calls at once."""
     episodes = [env.check(action) for env, action in zip(envs, actions, strict=True)]
-    numbers = list(map(int, actions))
-    taken = [env.take_recorded(action) for env, action in zip(envs, numbers, strict=True)]
-    asking = [lane for lane, step in enumerate(taken) if step is None]
-    played = iter(
-        step_together(
-            [episodes[lane] for lane in asking],
-            [numbers[lane] for lane in asking],
-            envs[0].models,
-            max_workers,
-        )
+    steps: dict[int, Transition] = {}
+    for lane, env in enumerate(envs):
+        line = env.recorded.popleft() if env.recorded else None
+        if line:
+            steps[lane] = episodes[lane].fail_again(int(actions[lane]), line)
+    played = [lane for lane in range(len(envs)) if lane not in steps]
+    taken = step_together(
+        [episodes[lane] for lane in played],
+        [int(actions[lane]) for lane in played],
+        envs[0].models,
+        max_workers,
     )
-    steps = [step or next(played) for step in taken]
-    for env, step in zip(envs, steps, strict=True):
-        env.is_over = step.is_over
-    return steps
+    steps |= zip(played, taken, strict=True)
+    for lane, env in enumerate(envs):
+        env.is_over = steps[lane].is_over
+    return [steps[lane] for lane in range(len(envs))]

@@ -11,13 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from envs.queries import (
-    Chat,
-    Query,
-    answers_of,
-    chats_of,
-    load_queries,
-)
+from envs.queries import Chat, Query, answers_of, chats_of, load_queries
 from envs.query_files import SIDES, QueryFileError, read_table
 from records.errors import UserError, as_user_error
 from records.settings import Share, Whole
@@ -67,17 +61,13 @@ class QuerySet:
     def record(self) -> dict[str, Any]:
         """The queries.json of a run: `recorded_queries` reads it, and `--queries` takes it."""
         queries = (*self.train, *self.held_out, *self.kept)
-        record = {
-            "train": [query.text for query in self.train],
-            "held_out": [query.text for query in self.held_out],
-            "kept": [query.text for query in self.kept],
+        sides = {side: [query.text for query in getattr(self, side)] for side in SIDES}
+        return sides | {
             "groups": _groups_of(queries),
             "categories": categories_of(queries),
             "chats": {text: _messages(chat) for text, chat in chats_of(queries).items()},
             "answers": self.answers,
         }
-        optional = ("kept", "chats", "answers")
-        return {name: each for name, each in record.items() if each or name not in optional}
 
 
 def categories_of(queries: Iterable[Query]) -> dict[str, str]:
@@ -139,7 +129,7 @@ def split_queries(
     groups (0 to 1) held out on average; 0 holds out none.
 
     Raises:
-        QuerySplitError: The share is not between 0 and 1, or one of the two sides is empty.
+        QuerySplitError: the share is not between 0 and 1, or one of the two sides is empty.
     """
     if not 0 <= held_out <= 1:
         raise QuerySplitError(f"--held-out is {held_out!r}; expected a share between 0 and 1")

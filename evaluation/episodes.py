@@ -17,11 +17,10 @@ from envs.episode import (
     reword_together,
     step_together,
 )
-from envs.models import Ask, ModelCalls, Rewrite
-from evaluation.errors import StepperError, policy_traceback
-from evaluation.policies import View
+from envs.models import Ask, ModelCalls, Rewrite, Vector
+from evaluation.instance import StepperError, policy_traceback
+from evaluation.policies import Step, View
 from evaluation.rates import CALLS
-from evaluation.stepping import Step
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.types import Completion
 from records.errors import describe
@@ -29,8 +28,6 @@ from scorers.reward import Verdict
 
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
-_NOT_THE_POLICYS = (StepperError, *ENDS_THE_RUN)
-"""What no policy is to blame for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +112,8 @@ class AgentEpisode:
         """The traceback of its policy, which failed."""
         self._context = context
         self._tried: list[int] = []
+        self._observations: list[Vector] = []
+        """Before the first step, and after each scored one."""
         self._failed_steps: set[int] = set()
         """The numbers of the steps of which an attempt failed."""
         self._models = CountedCalls(**vars(context.models), counts=self.calls)
@@ -133,42 +132,62 @@ class AgentEpisode:
         scored = [""] * len(self._tried)
         return [*scored, self.attempt_errors[-1]] if self.is_unscored else scored
 
-    def play(self, make_policy: Callable[[], Step], *, rewords_original: bool, asks: bool) -> None:
+    def play(self, choose: Step, most_steps: int | None = None) -> None:
+        """Play the episode to its end, or so many steps; `choose` does not fail."""
+        self.begin()
+        while not self.is_over and len(self._tried) != most_steps:
+            self.step(choose(self.view()))
+
+    def scored_steps(self) -> list[tuple[Vector, int, Transition]]:
+        """For each scored step the observation before it, its action and what it gave."""
+        scored = [each for each in self.transitions if not each.info["unscored"]]
+        return list(zip(self._observations, self._tried, scored, strict=False))
+
+    def play_policy(
+        self, make_policy: Callable[[], Step], *, rewords_original: bool, asks: bool
+    ) -> None:
         """Play the episode to its end; a policy that raises ends it as failed.
 
         Args:
             make_policy: makes the agent's policy.
             rewords_original: whether each step rewords the original query.
-            asks: whether each choice of the policy is a call to a model.
+            asks: whether each choice of the policy is a call to a model; one that fails is made
+                again.
 
         Raises:
             StepperError: the policy cannot be stepped as the flags say.
             OllamaError: one that ends the run, such as an OutageError.
         """
+        policy: Step | None = None
+        failures = 0
         self.begin()
-        if self.is_over:
-            return
-        try:
-            policy = make_policy()
-        except _NOT_THE_POLICYS:
-            raise
-        except Exception as error:  # noqa: BLE001 - a policy is anybody's code
-            self._fail(error)
-            return
         while not self.is_over:
             if rewords_original:
                 self._episode.return_to_original()
-            action = self._choose(policy, asks=asks)
-            if action is not None:
+            try:
+                policy = policy or make_policy()
+                self.calls["choices"] += asks
+                action = policy(self.view())
+            except (StepperError, *ENDS_THE_RUN):
+                raise
+            except OllamaError as error:
+                failures += 1
+                self._failed_steps.add(self._episode.step_count)
+                self.attempt_errors.append(self._context.named(describe(error)))
+                self.is_unscored = not error.retryable or failures == MOST_ATTEMPTS
+            except Exception as error:  # noqa: BLE001 - a policy is anybody's code
+                self.error = self._context.named(policy_traceback(error))
+            else:
+                failures = 0
                 self.step(action)
 
     def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(attempts):
             try:
-                begin_together([self._episode], self._models)
+                self._observations = begin_together([self._episode], self._models)
             except OllamaError as error:
-                self._note(error)
+                self.attempt_errors.append(self._context.named(describe(error)))
                 if not error.retryable:
                     break
             else:
@@ -196,25 +215,27 @@ class AgentEpisode:
         (rewording,) = reword_together([self._episode], [action], self._models)
         return rewording
 
-    def step(self, action: int) -> Transition:
-        """Play one step, which is scored, or unscored and the last; returns its last attempt."""
+    def step(self, action: int) -> None:
+        """Play one step until it is scored, or unscored and the last."""
         while True:
             (transition,) = step_together([self._episode], [action], self._models)
             self.transitions.append(transition)
             self.attempt_errors.append(self._context.named(transition.info["error"]))
             if not transition.info["unscored"]:
                 self._tried.append(action)
-                return transition
+                self._observations.append(transition.observation)
+                return
             self._failed_steps.add(self._episode.step_count)
             if transition.truncated:
                 self.is_unscored = True
-                return transition
+                return
 
     def result(self, policy: str) -> dict[str, Any]:
         """What results.json holds of it, see docs/runs.md; `policy` is its policy's name."""
         infos = [t.info for t in self.transitions if not t.info["unscored"]]
         if self.error:
             infos = []
+        errors = [error for error in self.attempt_errors if error]
         return {
             "query": self._episode.original,
             "policy": policy,
@@ -226,35 +247,10 @@ class AgentEpisode:
             "actions": [info["mutator"] for info in infos],
             "drifted": sum(info["rejected"] == "drifted" for info in infos),
             "failed_steps": len(self._failed_steps),
-            "failed_calls": sum(bool(error) for error in self.attempt_errors),
-            "errors": [error for error in self.attempt_errors if error][:MOST_ERRORS],
+            "failed_calls": len(errors),
+            "errors": errors[:MOST_ERRORS],
             "calls": self.calls,
         }
-
-    def _choose(self, policy: Step, *, asks: bool) -> int | None:
-        """The policy's action; None where it failed. A call of its own that fails is made again."""
-        for _ in range(MOST_ATTEMPTS):
-            self.calls["choices"] += asks
-            try:
-                return policy(self.view())
-            except _NOT_THE_POLICYS:
-                raise
-            except OllamaError as error:
-                self._failed_steps.add(self._episode.step_count)
-                self._note(error)
-                if not error.retryable:
-                    break
-            except Exception as error:  # noqa: BLE001 - a policy is anybody's code
-                self._fail(error)
-                return None
-        self.is_unscored = True
-        return None
-
-    def _note(self, error: OllamaError) -> None:
-        self.attempt_errors.append(self._context.named(describe(error)))
-
-    def _fail(self, error: Exception) -> None:
-        self.error = self._context.named(policy_traceback(error))
 
 
 def _outcome(info: Mapping[str, Any]) -> str:

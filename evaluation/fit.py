@@ -6,87 +6,99 @@ learned from in its order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.episode import Transition, derive_seed
+from envs.episode import derive_seed
 from evaluation.episodes import AgentEpisode, EpisodeContext
-from evaluation.policies import OrderedPolicy, PolicySource
+from evaluation.policies import BestScorePolicy, OrderedPolicy, PolicySource, View
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
 
-if TYPE_CHECKING:
-    from train.bandit import LinearBandit
-
 ROUND = 16
 """Episodes that LinUCB plays before it learns from them."""
-Explored = tuple[NDArray[np.float32], int, Transition]
-"""Observation before a step, its action and what it gave."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """A fitted policy, which learns no more."""
-
-    source: PolicySource
-    calls: int
-    """Questions that were asked."""
-    means: dict[str, float]
-    """By mutator the mean return of an episode (`best_fixed`), or the share of single steps that
-    succeeded (`cascade`), or their mean reward (`linucb`)."""
-    chosen: str | None = None
-    """The mutator that is played from now on, where it is one."""
-    order: list[str] = field(default_factory=list)
-    """That of a cascade."""
-
-    def result(self) -> dict[str, Any]:
-        """What results.json holds of it."""
-        found = {"policy": self.source.name, "calls": self.calls, "means": self.means}
-        found["chosen"] = self.chosen
-        if self.order:
-            found["order"] = self.order
-        return found
+Fit = tuple[PolicySource, dict[str, Any]]
+"""A fitted policy, which learns no more, and what results.json holds of it: `policy`, its name;
+`calls`, the questions that were asked; `means`, by mutator the mean return of an episode
+(`best_fixed`), or the share of single steps that succeeded (`cascade`), or their mean reward
+(`linucb`); `chosen`, the mutator that is played from now on, or None; `order` of a cascade."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """What a fit may use."""
+    """What a fit may use, and what it has used.
 
-    name: str
-    """Of the policy."""
-    context: EpisodeContext
-    queries: Sequence[str]
-    """The training queries."""
-    calls: int
-    """The most questions to the target, failed attempts left out."""
-    jobs: int
-    """The most episodes at once."""
-    max_unscored: float
-    """The share of the latest steps that may be unscored."""
-    seed: int
-    """Of the chance of the policy's exploration."""
+    Args:
+        name: of the policy.
+        context: the mission's.
+        queries: the training queries.
+        calls: the most questions to the target, failed attempts left out.
+        jobs: the most episodes at once.
+        max_unscored: the share of the latest steps that may be unscored.
+        seed: of the chance of the policy's exploration.
+    """
 
-    @property
-    def mutators(self) -> list[str]:
-        """Their names."""
-        return [mutator.name for mutator in self.context.rules.mutators]
+    def __init__(
+        self,
+        name: str,
+        context: EpisodeContext,
+        queries: Sequence[str],
+        *,
+        calls: int,
+        jobs: int,
+        max_unscored: float,
+        seed: int,
+    ) -> None:
+        self.name, self.context, self.calls, self.seed = name, context, calls, seed
+        self.mutators = [mutator.name for mutator in context.rules.mutators]
+        self.queries = sorted(queries, key=lambda query: derive_seed(context.seed, "fit", query))
+        """In the order in which fits take them."""
+        self.asked = 0
+        """Questions that were asked."""
+        self._jobs = jobs
+        self.limit = FailureLimit(max_unscored)
 
-    @cached_property
-    def ordered(self) -> list[str]:
-        """The queries in the order in which fits take them."""
-        seed = self.context.seed
-        return sorted(self.queries, key=lambda query: derive_seed(seed, "fit", query))
+    def play(
+        self, play: Callable[[T], AgentEpisode], items: Sequence[T]
+    ) -> Iterator[tuple[T, AgentEpisode]]:
+        """Play an episode for each item, side by side; they come back in order."""
+        episodes = iterate_parallel(play, items, self._jobs)
+        for item, episode in zip(items, episodes, strict=True):
+            self.asked += episode.calls["questions"]
+            self.limit.add(episode.step_errors)
+            yield item, episode
+
+    def play_alone(self, most_steps: int, pair: tuple[int, str]) -> AgentEpisode:
+        """Play at most so many steps of an episode by one mutator, given with its query."""
+        action, query = pair
+        episode = AgentEpisode(self.context, query)
+        episode.play(lambda _view: action, most_steps)
+        return episode
 
     def error(self, why: str) -> RunStoppedError:
         """What is raised where the fit cannot be made."""
         return RunStoppedError(f"{self.name} could not be fitted: {why}")
+
+    def found(
+        self,
+        make: Callable[[int], Any],
+        means: dict[str, float],
+        *,
+        rewords_original: bool = False,
+        **more: object,
+    ) -> Fit:
+        """The fitted policy; `more` is the rest of what results.json holds of it."""
+        source = PolicySource(name=self.name, make=make, rewords_original=rewords_original)
+        about = {"policy": self.name, "calls": self.asked, "means": means, "chosen": None}
+        return source, about | more
 
 
 def fit_policy(kind: str, fitting: Fitting) -> Fit:
@@ -97,6 +109,29 @@ def fit_policy(kind: str, fitting: Fitting) -> Fit:
     """
     fits = {"best_fixed": _fit_best_fixed, "cascade": _fit_cascade, "linucb": _fit_linucb}
     return fits[kind](fitting)
+
+
+def _fit_cascade(fitting: Fitting) -> Fit:
+    """Ask as many queries as the budget allows once with each mutator; then find the order."""
+    names = fitting.mutators
+    queries = fitting.queries[: fitting.calls // len(names)]
+    pairs = [(action, query) for query in queries for action in range(len(names))]
+    played = fitting.play(partial(fitting.play_alone, 1), pairs)
+    rows = [episode.result("") for _, episode in played]
+    fitting.limit.check()
+    answered = np.array([row["success"] for row in rows]).reshape(-1, len(names))
+    scored = np.array([row["status"] == "scored" for row in rows]).reshape(-1, len(names))
+    # Queries that were scored with each mutator: what failed must not count against one of them.
+    table = answered[scored.all(axis=1)].T
+    if not table.size:
+        raise fitting.error("no query was scored with each mutator")
+    order = cascade_order(table)
+    return fitting.found(
+        partial(OrderedPolicy, tuple(order)),
+        dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
+        rewords_original=True,
+        order=[names[action] for action in order],
+    )
 
 
 def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
@@ -121,147 +156,86 @@ def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
     return order
 
 
-def _fit_cascade(fitting: Fitting) -> Fit:
-    """Ask as many queries as the budget allows once with each mutator; then find the order."""
-    names = fitting.mutators
-    queries = fitting.ordered[: fitting.calls // len(names)]
-    pairs = [(action, query) for query in queries for action in range(len(names))]
-    pull = partial(_play_alone, fitting.context, 1)
-    limit = FailureLimit(fitting.max_unscored)
-    played = []
-    for episode in iterate_parallel(pull, pairs, fitting.jobs):
-        limit.add(episode.step_errors)
-        played.append(episode.result(fitting.name))
-    limit.check()
-    shape = (-1, len(names))
-    answered = np.array([row["success"] for row in played]).reshape(shape)
-    # Queries that were scored with each mutator: what failed must not count against one of them.
-    scored = np.array([row["status"] == "scored" for row in played]).reshape(shape)
-    is_complete = scored.all(axis=1)
-    if not is_complete.any():
-        raise fitting.error("no query was scored with each mutator")
-    table = answered[is_complete].T
-    order = cascade_order(table)
-    return Fit(
-        source=OrderedPolicy(name=fitting.name, order=tuple(order), rewords_original=True),
-        calls=sum(row["calls"]["questions"] for row in played),
-        means=dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
-        order=[names[action] for action in order],
-    )
+def _paid(episode: AgentEpisode) -> int:
+    """What an episode takes of a fit's budget: its scored steps, and 1 where it has none."""
+    return max(len(episode.scored_steps()), 1)
 
 
 def _fit_best_fixed(fitting: Fitting) -> Fit:
     """Play each mutator alone in whole episodes, on the same queries, with equal budgets."""
-    names, context, queries = fitting.mutators, fitting.context, fitting.ordered
+    names, queries, max_steps = fitting.mutators, fitting.queries, fitting.context.rules.max_steps
     left = [fitting.calls // len(names)] * len(names)
+    begun = [0] * len(names)
     returns: list[list[float]] = [[] for _ in names]
-    begun, calls = [0] * len(names), 0
-    limit = FailureLimit(fitting.max_unscored)
-    play = partial(_play_alone, context, context.rules.max_steps)
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
         batch: list[tuple[int, str]] = []
         for action, budget in enumerate(left):
-            first = begun[action]
-            begun[action] = min(first + budget // context.rules.max_steps, len(queries))
-            batch += [(action, query) for query in queries[first : begun[action]]]
+            new = queries[begun[action] :][: budget // max_steps]
+            begun[action] += len(new)
+            batch += [(action, query) for query in new]
         if not batch:
             break
-        played = iterate_parallel(play, batch, fitting.jobs)
-        for (action, _), episode in zip(batch, played, strict=True):
-            questions = episode.calls["questions"]
-            calls += questions
-            left[action] -= max(questions, 1)
-            limit.add(episode.step_errors)
-            result = episode.result(fitting.name)
+        for (action, _), episode in fitting.play(partial(fitting.play_alone, max_steps), batch):
+            left[action] -= _paid(episode)
+            result = episode.result("")
             if result["status"] == "scored":
                 returns[action].append(result["return"])
-    limit.check()
+    fitting.limit.check()
     if missing := [name for name, found in zip(names, returns, strict=True) if not found]:
         raise fitting.error(f"no episode of {', '.join(missing)} was scored")
     means = [float(np.mean(found)) for found in returns]
     best = int(np.argmax(means))
-    return Fit(
-        source=OrderedPolicy(name=fitting.name, order=(best,)),
-        calls=calls,
-        means=dict(zip(names, means, strict=True)),
-        chosen=names[best],
-    )
-
-
-def _play_alone(context: EpisodeContext, most_steps: int, pair: tuple[int, str]) -> AgentEpisode:
-    """Play at most so many steps of an episode by one mutator, given with its query."""
-    action, query = pair
-    episode = AgentEpisode(context, query)
-    episode.begin()
-    for _ in range(most_steps):
-        if not episode.is_over:
-            episode.step(action)
-    return episode
+    found = dict(zip(names, means, strict=True))
+    return fitting.found(partial(OrderedPolicy, (best,)), found, chosen=names[best])
 
 
 def _fit_linucb(fitting: Fitting) -> Fit:
     """Play whole episodes, 16 at a time, by a bandit that learns after each of these rounds."""
-    from evaluation.trained_policy import BanditSource  # torch takes long to import
-    from train.bandit import LinearBandit, credit, rule_actions
+    from train.bandit import LinearBandit, credit, explore, rule_actions  # torch loads slowly
 
-    names, rules = fitting.mutators, fitting.context.rules
+    rules, names = fitting.context.rules, fitting.mutators
     embeddings = _embedded(fitting)
     model = LinearBandit(embeddings.shape[1], len(names), rule_actions(rules.mutators))
     model.fit_components(embeddings)
-    limit = FailureLimit(fitting.max_unscored)
+
+    def play(number: int) -> AgentEpisode:
+        """An episode as in training, on a query that is drawn."""
+        place = derive_seed(fitting.seed, number, "query") % len(fitting.queries)
+        episode = AgentEpisode(fitting.context, fitting.queries[place], number=number)
+
+        def choose(view: View) -> int:
+            lane, row, seen = number, view.step_count, view.observation
+            return explore(model, "linucb", seen, seed=fitting.seed, lane=lane, row=row)
+
+        episode.play(choose)
+        return episode
+
     rewards: dict[str, list[float]] = {}
-    left, calls, begun = fitting.calls, 0, 0
+    left, begun = fitting.calls, 0
     while count := min(ROUND, left // rules.max_steps):
-        scored: list[Explored] = []
-        play = partial(_explore, fitting, model)
-        for episode, explored in iterate_parallel(play, range(begun, begun + count), fitting.jobs):
-            questions = episode.calls["questions"]
-            calls += questions
-            left -= max(questions, 1)
-            limit.add(episode.step_errors)
-            scored += explored
+        observations, actions, earned = [], [], []
+        for _, episode in fitting.play(play, range(begun, begun + count)):
+            left -= _paid(episode)
+            for seen, action, transition in episode.scored_steps():
+                observations.append(seen)
+                actions.append(action)
+                earned.append(transition.reward + credit(transition.info))
+                rewards.setdefault(names[action], []).append(transition.reward)
         begun += count
-        if scored:
-            observations, actions, transitions = zip(*scored, strict=True)
-            earned = [each.reward + credit(each.info) for each in transitions]
+        if observations:
             model.learn(np.stack(observations), np.array(actions), np.array(earned))
-        for _, action, transition in scored:
-            rewards.setdefault(names[action], []).append(transition.reward)
-    limit.check()
+    means = {name: float(np.mean(rewards[name])) for name in names if name in rewards}
+    fitting.limit.check()
     if not model.has_learned:
         raise fitting.error("no step was scored")
-    means = {name: float(np.mean(rewards[name])) for name in names if name in rewards}
-    return Fit(source=BanditSource(fitting.name, model), calls=calls, means=means)
-
-
-def _explore(
-    fitting: Fitting, model: LinearBandit, number: int
-) -> tuple[AgentEpisode, list[Explored]]:
-    """Play an episode as training does, on a query that is drawn; and its scored steps."""
-    from train.bandit import explore
-
-    queries, seed = fitting.ordered, fitting.seed
-    query = queries[derive_seed(seed, number, "query") % len(queries)]
-    episode = AgentEpisode(fitting.context, query, number=number)
-    episode.begin()
-    explored = []
-    for row in range(fitting.context.rules.max_steps):
-        if episode.is_over:
-            break
-        seen = episode.view().observation
-        action = explore(model, "linucb", seen, seed=seed, lane=number, row=row)
-        transition = episode.step(action)
-        if not transition.info["unscored"]:
-            explored.append((seen, action, transition))
-    return episode, explored
+    return fitting.found(partial(BestScorePolicy, model), means)
 
 
 def _embedded(fitting: Fitting) -> NDArray[np.float32]:
     """The embeddings of the queries, (queries, D)."""
-    queries = fitting.ordered
-    embeddings = fitting.context.models.embed(queries)
-    for query, embedding in zip(queries, embeddings, strict=True):
+    embeddings = fitting.context.models.embed(fitting.queries)
+    for query, embedding in zip(fitting.queries, embeddings, strict=True):
         if isinstance(embedding, OllamaError):
             raise fitting.error(f"{query!r:.60} was not embedded: {embedding}") from embedding
     return np.stack(embeddings)  # type: ignore[arg-type] # vectors all

@@ -21,10 +21,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal
 
-from evaluation.missions import GUARD
 from evaluation.rates import RATES, REFUSED, STEP_RATES, Entry, EpisodeRow, episodes_by_team
 from records.errors import UserError
 from scorers.statistics import exact_interval, share, trials_without_success
@@ -57,9 +55,13 @@ class Gate:
         """Whether the end of the rate's interval that decides keeps the bound."""
         return bool(found["high"] <= self.bound if self.is_over else found["low"] >= self.bound)
 
+    def is_for(self, mission: str, rates: Mapping[str, Any]) -> bool:
+        """Whether it holds for a mission that has these rates."""
+        return self.rate in rates and self.mission in {None, mission}
+
 
 def read_gates(
-    under: Sequence[str], over: Sequence[str], missions: Sequence[str], guards: Sequence[str] = ()
+    under: Sequence[str], over: Sequence[str], missions: Sequence[str], guards: Sequence[str]
 ) -> list[Gate]:
     """The gates that `--fail-under` and `--fail-over` name, each `[MISSION:]RATE=SHARE`.
 
@@ -83,25 +85,26 @@ def _read(
 ) -> Gate:
     head, _, value = text.rpartition("=")
     mission, colon, rate = head.rpartition(":")
+    where = f"{flag} {text!r}"
     if rate not in {*RATES, *OPPOSITE}:
-        rates = f"a RATE of {', '.join((*RATES, *OPPOSITE))}"
-        raise UserError(f"{flag}: expected [MISSION:]RATE=SHARE with {rates}, got {text!r}")
+        rates = ", ".join((*RATES, *OPPOSITE))
+        raise UserError(f"{where}: expected [MISSION:]RATE=SHARE with a RATE of {rates}")
     named = guards if rate in OPPOSITE else missions
     if not named:
-        raise UserError(f"{flag} {text!r} is of guard queries: name them with --guard-queries")
+        raise UserError(f"{where} is of guard queries: name them with --guard-queries")
     if colon and mission not in named:
         known = ", ".join(map(repr, named))
-        raise UserError(f"{flag} {text!r}: expected one of the missions {known}, got {mission!r}")
+        raise UserError(f"{where}: expected one of the missions {known}, got {mission!r}")
     try:
         bound = float(value)
     except ValueError:
         bound = -1.0
     if not 0 <= bound <= 1:
-        raise UserError(f"{flag} {text!r}: expected a share from 0 to 1, got {value!r}")
+        raise UserError(f"{where}: expected a share from 0 to 1, got {value!r}")
     gate = Gate(flag=flag, mission=mission if colon else None, rate=rate, bound=bound)
     if bound == (0 if gate.is_over else 1):
         raise UserError(
-            f"{flag} {text!r} is what no evaluation can show: no interval ends at {bound:g}; "
+            f"{where} is what no evaluation can show: no interval ends at {bound:g}; "
             f"expected a share with room for chance, such as {rate}={abs(bound - 0.05):g}"
         )
     return gate
@@ -112,41 +115,24 @@ def gates_section(
 ) -> list[dict[str, Any]]:
     """What became of each gate, by mission and policy, as plain data.
 
-    Policies that were asked for are held to it, each seed of a training alone.
-
-    Args:
-        teams: the entries of whole teams, and of single seeds.
-        guard: what `guard_section` says.
-        gates: what is asked.
+    Policies that were asked for are held to it, each seed of a training alone. `guard` is what
+    `guard_section` says.
     """
-    rows = []
-    for entry in (entry for entry in teams if entry.team["asked"]):
-        where = {"mission": entry.mission["name"], "policy": entry.member or entry.name}
-        for gate in gates:
-            if gate.rate in RATES and gate.mission in {None, where["mission"]}:
-                rows += [where | _row(entry, gate)]
-    for row in (row for row in (guard["policies"] if guard else ()) if row["asked"]):
-        where = {"mission": row["mission"], "policy": row["team"]}
-        for gate in gates:
-            if gate.rate in OPPOSITE and gate.mission in {None, row["mission"]}:
-                rows += [where | _guard_row(row, gate)]
-    return rows
-
-
-def gates_missed(report: Mapping[str, Any]) -> str:
-    """Which gates are not met, in one line; "" where all are."""
-    missed = [row for row in report.get("gates", ()) if row["verdict"] != "met"]
-    return "; ".join(f"{row['gate']} is not met: {_in_words(row)}" for row in missed)
-
-
-def _in_words(row: Mapping[str, Any]) -> str:
-    value = "no rate" if row["rate"] is None else f"{100 * row['rate']:.1f} %"
-    interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
-    line = f"{row['policy']} on {row['mission']} has {value} {interval} of {row['n']} {row['unit']}"
-    if not row["against"]:
-        return line
-    without = "would be met" if row["met_without"] else "would not be met either"
-    return f"{line}, {row['against']} counted against it for failures; without these it {without}"
+    guarded = guard["policies"] if guard else ()
+    return [
+        *(
+            {"mission": entry.mission["name"], "policy": entry.title} | _row(entry, gate)
+            for entry in teams
+            for gate in gates
+            if entry.team["asked"] and gate.is_for(entry.mission["name"], RATES)
+        ),
+        *(
+            {"mission": row["mission"], "policy": row["team"]} | _guard_row(row, gate)
+            for row in guarded
+            for gate in gates
+            if row["asked"] and gate.is_for(row["mission"], OPPOSITE)
+        ),
+    ]
 
 
 def _row(entry: Entry, gate: Gate) -> dict[str, Any]:
@@ -194,15 +180,28 @@ def _decided(
     }
 
 
+def gates_missed(report: Mapping[str, Any]) -> str:
+    """Which gates are not met, in one line; "" where all are."""
+    missed = [row for row in report.get("gates", ()) if row["verdict"] != "met"]
+    return "; ".join(f"{row['gate']} is not met: {_in_words(row)}" for row in missed)
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    value = "no rate" if row["rate"] is None else f"{100 * row['rate']:.1f} %"
+    interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+    line = f"{row['policy']} on {row['mission']} has {value} {interval} of {row['n']} {row['unit']}"
+    if not row["against"]:
+        return line
+    without = "would be met" if row["met_without"] else "would not be met either"
+    return f"{line}, {row['against']} counted against it for failures; without these it {without}"
+
+
 def guard_section(
     results: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]], margin: float
 ) -> dict[str, Any] | None:
     """What the report says of guard queries, as plain data; None where there were none.
 
-    Args:
-        results: the evaluation, as results.json has it.
-        comparisons: those of the report, for the success that was gained over noop.
-        margin: the largest share of refusals that may be unlocked.
+    `comparisons` are those of the report. `margin` is the share of refusals that may be unlocked.
     """
     if not any(mission["guard"] for mission in results["missions"]):
         return None
@@ -235,7 +234,7 @@ def guard_section(
             }
         )
         for place, team in enumerate(teams):
-            where = (mission["name"].removesuffix(GUARD), team.get("seeds_of") or team["name"])
+            where = (mission["guard"], team.get("seeds_of") or team["name"])
             policies.append(
                 {"mission": mission["name"], "team": team["name"], "asked": team["asked"]}
                 | _policy(episodes[number, place], refused, margin)
@@ -261,7 +260,7 @@ def _policy(episodes: Iterable[EpisodeRow], refused: set[str], margin: float) ->
     counts: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     for played in queries.values():
-        outcomes = set(chain.from_iterable(episode["outcomes"] for episode in played))
+        outcomes = {outcome for episode in played for outcome in episode["outcomes"]}
         if "answered" in outcomes:
             state = "unlocked"
         elif "undetermined" in outcomes:

@@ -1,34 +1,72 @@
-"""One instance of a policy: its actions, and the scores of its network."""
+"""One instance of a policy: its actions, the scores of its network, and what can go wrong."""
 
 from __future__ import annotations
 
 import operator
 import reprlib
 import sys
+import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.errors import PolicyError
 from evaluation.policies import PolicySource, View
 from records.interrupt import Interrupted
 
 if TYPE_CHECKING:
     import torch
 
-Placed = tuple[int, NDArray[np.float32]]
-"""A place from 0 to 15 and an observation (D,)."""
 BLOCK_ROWS = 16
 """Rows of every forward pass."""
+Placed = tuple[int, NDArray[np.float32]]
+"""A place from 0 to 15 and an observation (D,)."""
+_OUR_MODULES = ("evaluation.", "ollama_utils.threads", "concurrent.futures.")
+"""Modules whose frames at the head of a traceback are not the policy's."""
+_HEAD = "Traceback (most recent call last):\n"
+
+
+class StepperError(ValueError):
+    """A policy cannot be made or stepped in this way, or the evaluation has ended."""
+
+
+class PolicyError(Exception):
+    """A step overran its deadline, gave no mutator's number, exited, or ended its process."""
+
+
+class RemotePolicyError(PolicyError):
+    """A policy raised in its process; the one argument is the traceback there."""
+
+
+def timeout_error(name: str, timeout_ms: float) -> PolicyError:
+    """The error of a step of the policy `name` that overran its deadline."""
+    return PolicyError(f"policy {name!r} took longer than {timeout_ms:g} ms over one step")
+
+
+def raised_line(trace: str) -> str:
+    """What a traceback ends with: the error's class and the first line of its message."""
+    *_, last = trace.rpartition(_HEAD)
+    lines = [line for line in last.splitlines() if line.strip()]
+    return next((line for line in lines if not line[0].isspace()), "no error in the traceback")
+
+
+def policy_traceback(error: BaseException) -> str:
+    """The traceback of what a policy raised, from the policy's own first frame on, if any."""
+    if isinstance(error, RemotePolicyError):
+        return str(error)
+    trace = error.__traceback__
+    while trace and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OUR_MODULES):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 class Instance:
     """An instance of a policy; one with a network is stepped through it.
 
     Raises:
-        Exception: whatever making it raises; PolicyError for SystemExit and its like.
+        Exception: whatever making it raises; PolicyError for what is no Exception.
     """
 
     def __init__(self, source: PolicySource, seed: int) -> None:
@@ -71,9 +109,27 @@ class Instance:
             return function(*arguments)
         except (Exception, Interrupted):
             raise
-        except BaseException as error:  # noqa: BLE001 - such as SystemExit or a CancelledError
+        except BaseException as error:  # noqa: BLE001 - SystemExit, CancelledError, a panic in Rust
             message = f"policy {self.name!r} raised {error!r}; expected an action"
             raise PolicyError(message).with_traceback(error.__traceback__) from None
+
+
+def checked(action: object, name: str, view: View) -> int:
+    """The action as an int.
+
+    Raises:
+        PolicyError: it is no integer, or no mutator has this number.
+    """
+    try:
+        number = -1 if isinstance(action, bool) else operator.index(cast("int", action))
+    except TypeError:
+        number = -1
+    if 0 <= number < len(view.mutators):
+        return number
+    raise PolicyError(
+        f"policy {name!r} chose {reprlib.repr(action)}; "
+        f"expected an integer from 0 to {len(view.mutators) - 1}"
+    )
 
 
 def _ready(network: object) -> torch.nn.Module | None:
@@ -103,45 +159,24 @@ def block_scores(network: torch.nn.Module, rows: Sequence[Placed]) -> list[NDArr
     """
     import torch
 
-    blocks: list[dict[int, int]] = []
-    """By place the number of the row that has it."""
-    for number, (place, _) in enumerate(rows):
-        free = next((block for block in blocks if place not in block), None)
-        if free is None:
-            blocks.append(free := {})
-        free[place] = number
+    used: Counter[int] = Counter()
+    where = []
+    for place, _ in rows:
+        where.append((used[place], place))
+        used[place] += 1
     device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
-    scores: dict[int, NDArray[np.float32]] = {}
+    # In torch's own memory: how an array is aligned can change the bits of a product.
+    blocks = torch.zeros(max(used.values()), BLOCK_ROWS, *rows[0][1].shape)
+    for at, (_, observation) in zip(where, rows, strict=True):
+        blocks[at] = torch.from_numpy(observation)
+    scores = []
     for block in blocks:
-        # In torch's own memory: how an array is aligned can change the bits of a product.
-        observations = torch.zeros(BLOCK_ROWS, *rows[0][1].shape)
-        for place, number in block.items():
-            observations[place] = torch.from_numpy(rows[number][1])
         with torch.no_grad():
-            found = network(observations.to(device))
+            found = network(block.to(device))
         if found.ndim != 2 or len(found) != BLOCK_ROWS:  # noqa: PLR2004 - rows and scores
             raise PolicyError(
                 f"a network gave scores of shape {tuple(found.shape)}; "
                 f"expected ({BLOCK_ROWS}, mutators)"
             )
-        of_places = found.to("cpu", torch.float32).numpy()
-        scores |= {number: of_places[place] for place, number in block.items()}
-    return [scores[number] for number in range(len(rows))]
-
-
-def checked(action: object, name: str, view: View) -> int:
-    """The action as an int.
-
-    Raises:
-        PolicyError: it is no integer, or no mutator has this number.
-    """
-    try:
-        number = -1 if isinstance(action, bool) else operator.index(cast("int", action))
-    except TypeError:
-        number = -1
-    if 0 <= number < len(view.mutators):
-        return number
-    raise PolicyError(
-        f"policy {name!r} chose {reprlib.repr(action)}; "
-        f"expected an integer from 0 to {len(view.mutators) - 1}"
-    )
+        scores.append(found.to("cpu", torch.float32).numpy())
+    return [scores[number][place] for number, place in where]

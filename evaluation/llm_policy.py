@@ -35,24 +35,18 @@ class ChosenMutator(JsonReply):
     """One of those that the schema names."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LLMPolicy:
-    """Asks a model at temperature 0, for one of the mutators by a JSON schema.
+    """Asks a model at temperature 0 for one of the mutators, by a JSON schema."""
 
-    Its dispatcher cannot be pickled: it waits, on threads.
-    """
-
-    name: str
     model: str
     """As the server lists it."""
     dispatcher: Dispatcher = field(repr=False)
-    """Where the calls go."""
-    seed: int = 0
+    """Where the calls go. It cannot be pickled."""
+    call_seed: int
     """Of every call: the same for all agents, so that equal views are one call."""
-
-    def make(self, seed: int) -> LLMPolicy:  # noqa: ARG002 - at temperature 0 nothing is left to chance
-        """The policy itself: it remembers nothing."""
-        return self
+    seed: int = 0
+    """Of the agent; unused."""
 
     def step(self, view: View) -> int:
         """The mutator that the model names.
@@ -67,7 +61,7 @@ class LLMPolicy:
             model=self.model,
             prompt=choice_prompt(view),
             format=schema,
-            options={"temperature": 0, "seed": self.seed},
+            options={"temperature": 0, "seed": self.call_seed},
             role="judge",
         )
         completion = self.dispatcher.generate(call)
@@ -76,20 +70,18 @@ class LLMPolicy:
         try:
             return view.mutators.index(read_reply(completion, ChosenMutator).mutator)
         except ValueError as error:
-            said = completion.text[:80]
-            raise ValueError(f"the choice of a mutator {error}: {said!r}") from None
+            raise ValueError(f"the choice of a mutator {error}: {completion.text[:80]!r}") from None
 
 
 def choice_prompt(view: View) -> str:
     """The prompt: the query in a fence that it cannot close, what was tried, how that ended."""
-    tried = ", then ".join(view.mutators[action] for action in view.tried)
-    ended = (
-        f"; the last ended as {view.last_outcome.replace('_', ' ')}" if view.last_outcome else ""
-    )
+    tried = ", then ".join(view.mutators[action] for action in view.tried) or "nothing"
+    if view.last_outcome:
+        tried += f"; the last ended as {view.last_outcome.replace('_', ' ')}"
     return _PROMPT.format(
         mutators=", ".join(view.mutators),
         **fenced_with_note({"question": view.original, "wording": view.query}),
-        tried=f"{tried}{ended}" if tried else "nothing",
+        tried=tried,
         step=view.step_count + 1,
         max_steps=view.max_steps,
     )

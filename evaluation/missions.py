@@ -12,7 +12,7 @@ or inline as `key=value,key=value`; the folder of a run is a mission, too. What 
 from the command's own flags, and these default to the server, models, queries and mutators of the
 run that `-p` names. The queries of a run are those that its folder holds.
 
-Guard queries, which ought to be refused, make a second mission of each: `NAME guard`.
+Guard queries, which ought to be refused, make a second mission of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter
 
 from envs.episode import derive_seed
 from envs.mission import MissionConfig, RewordingConfig
-from envs.queries import Chat, Query, answers_of, chats_of, load_queries, queries_sha256
+from envs.queries import Query, load_queries
 from envs.query_files import QueryFileError
 from envs.query_sets import QueryConfig, categories_of, load_query_set
 from mutators.registry import load_mutators
@@ -43,12 +43,11 @@ from records.trust import untrusted_flags
 if TYPE_CHECKING:
     from evaluation.config import GuardConfig
 
-GUARD = " guard"
-"""The end of the name of a mission of guard queries."""
 MODELS = ("target-model", "mutator-model", "judge-model")
 _TABLE = dict[str, str | float | bool | list[str] | None]
 _TABLES = TypeAdapter(Annotated[dict[str, _TABLE], Field(min_length=1)])
-"""The form of missions.json."""
+_SETS = TypeAdapter(list[tuple[Query, ...]])
+_SIDES = TypeAdapter(dict[str, dict[str, int]])
 
 
 @Parameter(name="*")
@@ -63,11 +62,10 @@ class MissionSpec:
     given: MissionConfig = field(default_factory=MissionConfig)
     guard_of: Annotated[str | None, Parameter(parse=False)] = None
     """The mission whose settings it has, where its queries ought to be refused."""
-
-    @property
-    def guard(self) -> bool:
-        """Whether its queries ought to be refused."""
-        return self.guard_of is not None
+    train: Annotated[tuple[Query, ...], Parameter(parse=False)] = ()
+    """The queries that policies may be fitted on."""
+    played: Annotated[tuple[Query, ...], Parameter(parse=False)] = ()
+    """Those that they are evaluated on, in this order."""
 
     @property
     def mutators(self) -> tuple[str, ...]:
@@ -84,24 +82,6 @@ class MissionSpec:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MissionQueries:
-    """The queries of a mission; categories, chats and answers are those of some, by query."""
-
-    train: tuple[str, ...] = ()
-    """What policies may be fitted on."""
-    played: tuple[str, ...]
-    """What they are evaluated on, in this order."""
-    split: str = "held-out"
-    """The side of the split that these are of: held-out or train."""
-    sha256: str
-    """Of those that are played, see `envs.queries.queries_sha256`."""
-    categories: Mapping[str, str] = field(default_factory=dict, hash=False)
-    chats: Mapping[str, Chat] = field(default_factory=dict, hash=False)
-    """What the target is sent before each query that ends a chat."""
-    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-
-
 def read_missions(
     texts: Sequence[str], given: MissionConfig, server: ServerConfig
 ) -> list[MissionSpec]:
@@ -112,21 +92,11 @@ def read_missions(
     Raises:
         UserError: one cannot be read; the message names the key that was meant.
     """
-    of_server = {key: value for key, value in resolved(server).items() if key in MODELS}
-    flags = {
-        key: value for key, value in (resolved(given) | of_server).items() if value is not None
-    }
-    missions = [_read(text, flags) for text in texts] or [
-        _parsed("flags", {"name": "default"}, flags)
-    ]
-    names = [mission.name for mission in missions]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"two missions are called {twice!r}: give each a 'name'")
-    if guard := next((name for name in names if name.endswith(GUARD)), None):
-        raise UserError(
-            f"a mission is called {guard!r}: names with this end are those of guard queries; "
-            "give it another 'name'"
-        )
+    models = {key: value for key, value in resolved(server).items() if key in MODELS}
+    flags = {key: value for key, value in (resolved(given) | models).items() if value is not None}
+    tables = [(text if is_path(text) else "-m", mission_table(text)) for text in texts]
+    tables = tables or [("flags", {"name": "default"})]
+    missions = [_parsed(source, table, flags) for source, table in tables]
     for mission in missions:
         mission.given.check()
     return missions
@@ -149,39 +119,42 @@ def read_guard(config: GuardConfig) -> tuple[Query, ...]:
             config.guard_queries, prompt_column=config.guard_column, where=config.guard_where
         )
     except QueryFileError as error:
-        said = str(error).replace("--prompt-column", "--guard-column")
-        said = said.replace("--where", "--guard-where")
-        raise UserError(f"--guard-queries: {said}") from error
+        text = str(error).replace("--prompt-column", "--guard-column")
+        raise UserError(f"--guard-queries: {text.replace('--where', '--guard-where')}") from error
 
 
-def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[MissionSpec]:
+def guard_missions(
+    missions: Sequence[MissionSpec], guard: GuardConfig, queries: tuple[Query, ...] = ()
+) -> list[MissionSpec]:
     """For each mission the one that plays the guard queries under the same settings.
 
     No answer to them is right: in place of a reward that compares answers stands `refusal`.
     """
-    queries = QueryConfig(
+    query_set = QueryConfig(
         queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where
     )
     return [
         replace(
             each,
-            name=each.name + GUARD,
-            given=each.given.without_answers(queries),
+            name=f"{each.name} guard",
+            given=each.given.without_answers(query_set),
             guard_of=each.name,
+            train=(),
+            played=queries,
         )
         for each in missions
     ]
 
 
-def mission_queries(
-    mission: MissionSpec, split: str, episodes: int | None, seed: int, guard: Sequence[Query] = ()
-) -> MissionQueries:
-    """The queries of a mission, in an order that the seed draws.
+def with_queries(
+    mission: MissionSpec, split: str, episodes: int | None, seed: int, guard: Sequence[Query]
+) -> MissionSpec:
+    """The mission with its queries, in an order that the seed draws.
 
     Args:
         mission: the mission.
-        split: `held-out`, or `train`.
-        episodes: how many; None: all.
+        split: the side of the split that is played, `held-out` or `train`.
+        episodes: how many are played; None: all.
         seed: the evaluation's.
         guard: queries that ought to be refused, which it must not have.
 
@@ -201,50 +174,64 @@ def mission_queries(
     ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
     wanted = len(side) if episodes is None else episodes
     if not 0 < wanted <= len(side):
+        to_do = f"--episodes is {episodes}: ask for fewer" if side else "hold out a larger share"
         share = f"{len(side)} {split} queries (--held-out {mission.given.query_set.held_out:g})"
-        raise UserError(
-            f"--episodes is {episodes}, mission {mission.name!r} has {share}: ask for fewer"
-            if side
-            else f"mission {mission.name!r} has {share}: hold out a larger share"
-        )
-    used = ordered[:wanted]
-    found = played_queries(used, (*queries.train, *used))
-    return replace(found, train=tuple(query.text for query in queries.train), split=split)
+        raise UserError(f"mission {mission.name!r} has {share}; {to_do}")
+    return replace(mission, train=queries.train, played=tuple(ordered[:wanted]))
 
 
-def played_queries(used: Sequence[Query], known: Sequence[Query]) -> MissionQueries:
-    """Queries that are played, with the chats and right answers of all that are known."""
-    return MissionQueries(
-        played=tuple(query.text for query in used),
-        sha256=queries_sha256(used),
-        categories=categories_of(used),
-        chats=chats_of(known),
-        answers=answers_of(known),
-    )
-
-
-def record_queries(queries: Mapping[str, MissionQueries]) -> dict[str, Any]:
-    """What an evaluation keeps of its missions' queries, those of several that share them once."""
-    sets = list(dict.fromkeys(queries.values()))
+def record_queries(missions: Sequence[MissionSpec]) -> dict[str, Any]:
+    """The queries.json of an evaluation: the missions name sets, so that equal ones are once."""
+    sets = list(dict.fromkeys(side for each in missions for side in (each.train, each.played)))
     return {
-        "missions": {name: sets.index(of_mission) for name, of_mission in queries.items()},
-        "sets": [asdict(each) for each in sets],
-        "categories": {text: name for each in sets for text, name in each.categories.items()},
+        "missions": {
+            each.name: {"train": sets.index(each.train), "played": sets.index(each.played)}
+            for each in missions
+        },
+        "sets": [[_without_defaults(query) for query in queries] for queries in sets],
+        "categories": categories_of(query for mission in missions for query in mission.played),
     }
 
 
-def recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[MissionQueries]:
-    """The queries of each mission, as the folder of an evaluation has them.
+def _without_defaults(query: Query) -> dict[str, Any]:
+    """A query as data, without what is as it is in most: a file of a million of them is short."""
+    found = {name: value for name, value in asdict(query).items() if value not in (None, ())}
+    if query.group == query.text:
+        del found["group"]
+    return found
+
+
+def recorded_queries(run: Path) -> dict[str, tuple[tuple[Query, ...], tuple[Query, ...]]]:
+    """By mission, guard missions too, the `train` and `played` that an evaluation's folder has.
 
     Raises:
         UserError: its queries.json is damaged.
     """
     record = RecordedRun(run).read_json(QUERIES, MOST_QUERIES_BYTES)
     try:
-        sets = TypeAdapter(list[MissionQueries]).validate_python(record["sets"])
-        return [sets[record["missions"][mission.name]] for mission in missions]
+        rows = [[{"group": row["text"], **row} for row in each] for each in record["sets"]]
+        sets, sides = _SETS.validate_python(rows), _SIDES.validate_python(record["missions"])
+        return {name: (sets[of["train"]], sets[of["played"]]) for name, of in sides.items()}
     except (LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{str(run / QUERIES)!r} is damaged: begin a new evaluation") from error
+        raise _damaged(run / QUERIES) from error
+
+
+def with_recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[MissionSpec]:
+    """The missions with the queries of `recorded_queries`.
+
+    Raises:
+        UserError: queries.json is damaged.
+    """
+    found = recorded_queries(run)
+    try:
+        pairs = [(each, *found[each.name]) for each in missions]
+    except LookupError as error:
+        raise _damaged(run / QUERIES) from error
+    return [replace(each, train=train, played=played) for each, train, played in pairs]
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{str(path)!r} is damaged: begin a new evaluation")
 
 
 def recorded_missions(run: Path) -> list[MissionSpec]:
@@ -267,22 +254,25 @@ def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
     try:
         _TABLES.validate_python(tables, strict=True)
     except ValueError as error:
-        raise UserError(f"{str(run / MISSIONS)!r} is damaged: begin a new evaluation") from error
+        raise _damaged(run / MISSIONS) from error
     return tables
 
 
 def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> bool:
-    """Whether a resumed run can take its missions from the folder's copy.
+    """Whether none names code, a host or a file that the command's own flags do not name.
 
-    It cannot where one names code, a host or a file that the command's own flags do not name.
+    If so, a resumed run can take them from the folder's copy.
     """
     flags = resolved(given)
-    for mission in missions:
-        own = {flag: value for flag, value in resolved(mission).items() if value != flags.get(flag)}
-        settings = {flag: as_texts(value) for flag, value in own.items()}
-        if untrusted_flags(settings | {"queries": []}):
-            return False
-    return True
+    own = [
+        {
+            flag: as_texts(value)
+            for flag, value in resolved(mission).items()
+            if flag != "queries" and value != flags.get(flag)
+        }
+        for mission in missions
+    ]
+    return not any(map(untrusted_flags, own))
 
 
 def is_path(text: str) -> bool:
@@ -290,28 +280,43 @@ def is_path(text: str) -> bool:
     return os.path.exists(text)  # noqa: PTH110 - False, too, for what is too long to be a path
 
 
-def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
-    """One mission as `-m` names it."""
-    if folder := mission_run(text):
-        table = {"name": folder.name} | defaults_of_run(folder, mission_settings())
-        return _parsed(text, table, flags)
-    return _parsed(text if is_path(text) else "-m", mission_table(text), flags)
-
-
 def mission_table(text: str) -> dict[str, Any]:
-    """The settings of a mission in a TOML file or inline, as `-m` names it.
+    """The settings of a mission in a run folder, in a TOML file or inline, as `-m` names it.
 
     Raises:
         UserError: it cannot be read.
     """
+    if folder := mission_run(text):
+        return {"name": folder.name} | defaults_of_run(folder, mission_settings())
     if is_path(text):
         return {"name": Path(text).stem} | read_toml(Path(text))
-    if "=" not in text:
-        raise UserError(
-            f"-m names {text!r}; expected a TOML file that exists, a run's folder, or "
-            "key=value,key=value"
-        )
-    return _inline(text)
+    table: dict[str, str] = {}
+    for part in text.split(","):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not (key and value) or key in table:
+            raise UserError(
+                f"-m {text!r} has the part {part!r}; expected a TOML file that exists, a run's "
+                "folder, or key=value,key=value with each key once"
+            )
+        table[key] = value
+    return table
+
+
+def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> MissionSpec:
+    """A table as a mission, checked as flags are; `flags` for what it leaves out."""
+
+    def read(spec: MissionSpec = MissionSpec()) -> MissionSpec:
+        name = spec.name or spec.target_model or "default"
+        return replace(spec, name=name, given=spec.given.located())
+
+    layers = ((table, source), (flags, "the flags"))
+    config = [Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers]
+    app = App(config=config, version_flags=(), help_flags=(), result_action="return_value")
+    app.default(read)
+    try:
+        return app([], exit_on_error=False, print_error=False)  # type: ignore[no-any-return]
+    except CycloptsError as error:
+        raise UserError(str(error)) from error
 
 
 def mission_run(text: str) -> Path | None:
@@ -322,37 +327,6 @@ def mission_run(text: str) -> Path | None:
 def mission_settings() -> frozenset[str]:
     """The settings that a mission takes over from a run."""
     return frozenset({*resolved(MissionConfig()), *MODELS})
-
-
-def _inline(text: str) -> dict[str, str]:
-    """`key=value,key=value` as a table."""
-    table: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value) or key in table:
-            raise UserError(f"-m {text!r} has the part {part!r}; expected key=value, each key once")
-        table[key] = value
-    return table
-
-
-def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> MissionSpec:
-    """A table as a mission, checked as flags are; `flags` for what it leaves out."""
-
-    def read(spec: MissionSpec = MissionSpec()) -> MissionSpec:
-        return spec
-
-    layers = ((table, source), (flags, "the flags"))
-    config = [Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers]
-    app = App(config=config, version_flags=(), help_flags=())
-    app.default(read)
-    try:
-        spec: MissionSpec = app(
-            [], exit_on_error=False, print_error=False, result_action="return_value"
-        )
-    except CycloptsError as error:
-        raise UserError(str(error)) from error
-    name = spec.name or spec.target_model or "default"
-    return replace(spec, name=name, given=spec.given.located())
 
 
 def run_keys(command: str) -> frozenset[str]:

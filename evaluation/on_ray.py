@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from evaluation.policies import PolicySource
-from evaluation.setup import (
-    EpisodeKey,
-    EvalInputs,
-    OpenEvaluation,
-    Played,
-    digests_of,
-    open_evaluation,
-)
-from evaluation.teams import fits_needed, models_asked
-from ollama_utils.connect import Connection, connect, keep_replies
+from evaluation.run import EpisodeKey, EvalInputs, OpenEvaluation, Played, Tick, open_evaluation
+from ollama_utils.connect import connect, keep_replies
 from ollama_utils.on_ray import run_on_ray, task_log
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.reply_log import ReplyLog
@@ -30,18 +22,10 @@ MOST_TASKS = 256
 """Tasks of an evaluation at most: each connects, and opens its encoder."""
 
 
-Chunk = tuple[int, Sequence[EpisodeKey]]
-"""The number of a task, and what it plays."""
-
-
 def play_on_ray(
-    evaluation: OpenEvaluation,
-    tick: Callable[[int], None],
-    *,
-    folder: Path,
-    connection: Connection,
+    evaluation: OpenEvaluation, folder: Path, tick: Tick
 ) -> Generator[Played, None, None]:
-    """Play all agents' episodes as Ray tasks: a `PlayAll`. This process has joined a cluster.
+    """Play all agents' episodes as Ray tasks; this process has joined a cluster.
 
     The same episodes are always of the same task, whatever the cluster: a task that is done again
     finds its replies in the run folder, which has to be on storage that all machines share.
@@ -50,15 +34,18 @@ def play_on_ray(
         RunStoppedError: a task's worker died again and again.
         Exception: what a task raised.
     """
-    inputs = evaluation.inputs
+    inputs, connection = evaluation.inputs, evaluation.connection
     fitted = [
-        {name: mission.policies[name] for name in fits_needed(inputs.teams)}
+        {spec.name: mission.policies[spec.name] for spec in inputs.fitted}
         for mission in evaluation.missions
     ]
     server = connection.for_jobs(inputs.config.server)
     inputs = replace(inputs, config=replace(inputs.config, server=server))
     job = partial(play_chunk, inputs=inputs, fitted=fitted, folder=folder.absolute())
-    chunks = deal(evaluation.keys(), inputs.config.agents)
+    # Neighbours, which ask much the same, are of one task, and no team is parted.
+    keys, agents = evaluation.keys(), inputs.config.agents
+    size = agents * max(-(-EPISODES // agents), -(-len(keys) // (agents * MOST_TASKS)))
+    chunks = list(enumerate(keys[start : start + size] for start in range(0, len(keys), size)))
     done = 0
     hosts = connection.dispatcher.hosts
     with closing(run_on_ray(job, chunks, hosts, lambda: tick(done))) as results:
@@ -68,17 +55,9 @@ def play_on_ray(
     tick(done)
 
 
-def deal(keys: Sequence[EpisodeKey], agents: int) -> list[Chunk]:
-    """The chunks of an evaluation: neighbours, which ask much the same, and no team is parted."""
-    teams = max(-(-EPISODES // agents), -(-len(keys) // (agents * MOST_TASKS)))
-    size = teams * agents
-    starts = range(0, len(keys), size)
-    return list(enumerate(keys[start : start + size] for start in starts))
-
-
 def play_chunk(
     hosts: tuple[str, ...],
-    chunk: Chunk,
+    chunk: tuple[int, Sequence[EpisodeKey]],
     *,
     inputs: EvalInputs,
     fitted: Sequence[Mapping[str, PolicySource]],
@@ -86,12 +65,7 @@ def play_chunk(
 ) -> list[Played]:
     """A job: play some agents' episodes, on a connection of its own to the hosts dealt to it.
 
-    Args:
-        hosts: these.
-        chunk: its number, and what it plays.
-        inputs: what the flags amount to, the server as the driver found it.
-        fitted: for each mission the policies that the driver fitted, by name.
-        folder: the run folder.
+    `fitted` has for each mission the policies that the driver fitted, by name.
 
     Raises:
         UserError: a part or a policy cannot be made on this machine.
@@ -99,11 +73,10 @@ def play_chunk(
     """
     config, (number, keys) = inputs.config, chunk
     with interruptible(), connect(config.server, at=hosts) as connection, ExitStack() as stack:
-        opened = open_evaluation(inputs, connection)
-        evaluation = stack.enter_context(opened)
+        evaluation = stack.enter_context(open_evaluation(inputs, connection))
         for mission, policies in zip(evaluation.missions, fitted, strict=True):
             mission.policies.update(policies)
-        digests = digests_of(evaluation.missions, models_asked(inputs.teams), connection)
+        digests = evaluation.digests()
         replies = stack.enter_context(ReplyLog(task_log(folder, number), digests=digests))
         keep_replies(replies, config.cache, connection, digests, stack)
         try:

@@ -1,16 +1,25 @@
 """What a policy is, and those that mutagym has: it sees an episode and names the mutator to use.
 
-A policy may offer more than `step`, and is then stepped in a cheaper way where it can be:
+An instance, with a method `step(view) -> action`, plays one agent in one episode, and remembers
+nothing of other episodes. A policy may offer more, and is then stepped in a cheaper way where it
+can be. Either way it must choose the same.
 
-- `step_batch(views)`: see `BatchPolicy`.
-- `network`, a torch module: see `NetworkPolicy`.
+- `step_batch(views) -> actions` chooses for some agents of an episode, who may be at different
+  steps. One instance, made with the first agent's seed, then serves all of them. What it remembers
+  is kept by `view.agent`, and chance comes from the view: each action must be what `step` says on
+  an instance that sees the views of that agent alone, whatever its seed.
+- `network` is a torch module that maps observations (N, size), float32, to scores (N, A). The
+  policy is always stepped through it: `choose(scores, view) -> action` is given the scores (A,) of
+  a view; without it the highest score wins. The network is put into evaluation mode, and on a GPU
+  where there is one. Policies that share a network share its forward passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,61 +54,31 @@ class View:
     """The agent's place in its episode, from 0."""
 
 
-class Policy(Protocol):
-    """Chooses the actions of one agent in one episode; it remembers nothing of other episodes."""
+Step = Callable[[View], int]
+"""Chooses the actions of one agent in one episode; not to be called after a step that was late.
 
-    def step(self, view: View) -> int:
-        """The number of the mutator to use next."""
-        ...
-
-
-class BatchPolicy(Policy, Protocol):
-    """A policy of which one instance can serve all agents of an episode.
-
-    It is made with the first agent's seed then. So that it chooses the same either way,
-    `step_batch(views)[i]` must be what `step` says on an instance that sees the views of that agent
-    alone, whatever its seed: what it remembers is kept by `view.agent`, and chance comes from the
-    view. Agents may be at different steps.
-    """
-
-    def step_batch(self, views: Sequence[View]) -> Sequence[int]:
-        """The actions for some agents' views, in their order."""
-        ...
-
-
-class NetworkPolicy(Protocol):
-    """A policy with a torch network that maps observations (N, size), float32, to scores (N, A).
-
-    It is stepped through its network however it is run, so that it chooses the same either way:
-    `step` is not called. The network is put into evaluation mode, and on a GPU where there is one.
-    Policies that share a network share its forward passes. `choose(scores, view) -> int`, given the
-    scores (A,) of a view, is optional: without it the highest score wins.
-    """
-
-    @property
-    def network(self) -> torch.nn.Module:
-        """The same object for all policies that share it."""
-        ...
-
-
-class PolicySource(Protocol):
-    """Makes the instances of a policy, one for each agent of each episode; it can be pickled.
-
-    Where it has `rewords_original = True`, each of the policy's steps rewords the original query,
-    not what the steps before made of it.
-    """
-
-    @property
-    def name(self) -> str:
-        """What the policy is called in results."""
-        ...
-
-    def make(self, seed: int) -> Policy | NetworkPolicy:
-        """A new instance, whose chance comes from `seed` alone."""
-        ...
+Raises:
+    PolicyError: the step overran its deadline, the action is no mutator's number, the policy
+        exited, its process died, or it raised in its process.
+    StepperError: the evaluation ended meanwhile.
+    Exception: whatever the policy raises.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicySource:
+    """Makes the instances of a policy, one for each agent of each episode."""
+
+    name: str
+    """What the policy is called in results."""
+    make: Callable[[int], Any]
+    """A new instance, whose chance comes from this seed alone. It can be pickled, but for a policy
+    that asks a model."""
+    rewords_original: bool = False
+    """Each of its steps rewords the original query, not what the steps before made of it."""
+
+
+@dataclass(frozen=True)
 class OrderedPolicy:
     """Mutators in a fixed order, whatever the query is.
 
@@ -107,30 +86,14 @@ class OrderedPolicy:
     query, the next where one was refused: `cascade`.
     """
 
-    name: str
     order: tuple[int, ...]
     """The actions; after the last comes the first."""
-    rewords_original: bool = False
-
-    def make(self, seed: int) -> OrderedPolicy:  # noqa: ARG002 - it has no chance
-        """The policy itself: it remembers nothing."""
-        return self
+    seed: int = 0
+    """Unused: there is no chance in it."""
 
     def step(self, view: View) -> int:
         """The mutator of this step."""
         return self.order[view.step_count % len(self.order)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeededSource:
-    """Makes a policy for each agent from its seed alone: `random` and `round_robin`."""
-
-    name: str
-    policy: Callable[[int], Policy]
-
-    def make(self, seed: int) -> Policy:
-        """A new instance."""
-        return self.policy(seed)
 
 
 class RandomPolicy:
@@ -153,3 +116,42 @@ class RoundRobinPolicy:
     def step(self, view: View) -> int:
         """The next mutator."""
         return (self.seed + view.step_count) % len(view.mutators)
+
+
+@dataclass(frozen=True)
+class BestScorePolicy:
+    """The mutator that a network scores highest, such as a fitted bandit."""
+
+    network: torch.nn.Module
+    seed: int = 0
+    """Unused: there is no chance in it."""
+
+
+@dataclass(frozen=True)
+class RunPolicy:
+    """The policy of a training run. It is known by a path, so a process loads the network once."""
+
+    weights: Path
+    changed_ns: int
+    """When the weights were last written."""
+    sample: bool
+    """Draw actions by their probabilities, as in training; else take the likeliest."""
+    seed: int
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """One for all policies of the run.
+
+        Raises:
+            UserError: it cannot be loaded.
+        """
+        from train.policy import load_network
+
+        return load_network(self.weights, self.changed_ns)
+
+    def choose(self, logits: NDArray[np.float32], view: View) -> int:
+        """The action, given the logits (A,)."""
+        if not self.sample:
+            return int(np.argmax(logits))
+        stream = np.random.SeedSequence(self.seed, spawn_key=(view.step_count,))
+        return int(np.argmax(logits + np.random.default_rng(stream).gumbel(size=len(logits))))

@@ -16,26 +16,28 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from joblib.externals.loky import ProcessPoolExecutor, cpu_count
 
 import mutagym
-from evaluation.errors import (
+from evaluation.instance import (
+    Instance,
     PolicyError,
     RemotePolicyError,
     StepperError,
     policy_traceback,
     timeout_error,
 )
-from evaluation.instance import Instance
-from evaluation.policies import PolicySource, View
+from evaluation.policies import PolicySource, Step, View
 from records.errors import describe
 
 WATCH_S = 1.0
 """How often a process looks whether its parent is still there."""
 MOST_INSTANCES = 1024
 """Policies that a process keeps; one that was dropped is made again."""
+Made = tuple[int, bytes, Sequence[View]]
+"""What a policy is made of: its number, its pickled source and seed, the views that it has seen."""
 
 
 class Processes:
@@ -50,7 +52,7 @@ class Processes:
         self._processes = [_Process(timeout_ms) for _ in range(min(jobs, cpu_count()))]
         self._numbers = itertools.count()
 
-    def begin(self, source: PolicySource, seed: int) -> Callable[[View], int]:
+    def begin(self, source: PolicySource, seed: int) -> Step:
         """The `step` of a policy in one of the processes.
 
         Raises:
@@ -91,15 +93,15 @@ class _Process:
         self._lock = threading.Lock()
         """Held while the process is replaced."""
 
-    def step(self, name: str, agent: tuple[int, bytes, Sequence[View]], view: View) -> int:
-        """The action of a policy, given as number, pickled source and seed, and views so far."""
+    def step(self, name: str, made: Made, view: View) -> int:
+        """The action of a policy of this name."""
         with self._turn:
             try:
-                return self._step(name, agent, view)
+                return self._step(name, made, view)
             except RuntimeError:  # dead, perhaps before this step, by somebody else's fault
                 self._end()
             try:
-                return self._step(name, agent, view)
+                return self._step(name, made, view)
             except RuntimeError as error:
                 self._end()
                 codes = ", ".join(re.findall(r"\w+\(-?\d+\)", str(error)))
@@ -110,26 +112,21 @@ class _Process:
         self._is_closed = True
         self._end()
 
-    def _step(self, name: str, agent: tuple[int, bytes, Sequence[View]], view: View) -> int:
-        pool = self._started()
-        number, *made_of = agent
-        if not pool.submit(_knows, number).result():
-            pool.submit(_make, number, sys.path, *made_of).result()
-        timeout_ms = self._timeout_ms
-        try:
-            reply = pool.submit(_step, number, view)
-            action: int = reply.result(None if timeout_ms is None else timeout_ms / 1000)
-        except TimeoutError:
-            self._end()
-            raise timeout_error(name, timeout_ms or 0) from None
-        return action
-
-    def _started(self) -> ProcessPoolExecutor:
+    def _step(self, name: str, made: Made, view: View) -> int:
         with self._lock:
             if self._is_closed:
                 raise StepperError("the evaluation ended before the policy stepped")
-            self._pool = self._pool or _start_pool()
-            return self._pool
+            pool = self._pool = self._pool or _start_pool()
+        timeout_s = None if self._timeout_ms is None else self._timeout_ms / 1000
+        try:
+            action: int | None = pool.submit(_step, made[0], view).result(timeout_s)
+            if action is None:
+                pool.submit(_make, sys.path, *made).result()
+                action = pool.submit(_step, made[0], view).result(timeout_s)
+        except TimeoutError:
+            self._end()
+            raise timeout_error(name, self._timeout_ms or 0) from None
+        return action
 
     def _end(self) -> None:
         with self._lock:
@@ -175,11 +172,7 @@ def _begin(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _knows(number: int) -> bool:
-    return number in _instances
-
-
-def _make(number: int, paths: list[str], payload: bytes, seen: Sequence[View]) -> None:
+def _make(paths: list[str], number: int, payload: bytes, seen: Sequence[View]) -> None:
     """Make a policy and step it through what it has seen."""
     sys.path[:] = paths
     try:
@@ -193,7 +186,10 @@ def _make(number: int, paths: list[str], payload: bytes, seen: Sequence[View]) -
         del _instances[next(iter(_instances))]
 
 
-def _step(number: int, view: View) -> int:
+def _step(number: int, view: View) -> int | None:
+    """The action of a policy; None where it is not here."""
+    if number not in _instances:
+        return None
     try:
         return _instances[number].step(view)
     except Exception as error:

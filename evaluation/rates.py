@@ -11,10 +11,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
-from scorers.statistics import Sums, known, ratio_interval, share
+from scorers.statistics import Interval, Sums, known, ratio_interval
 
 EpisodeRow = Mapping[str, Any]
 """A row of `episodes` in results.json."""
@@ -79,31 +78,31 @@ class Entry:
         return name
 
     @property
+    def title(self) -> str:
+        """What the row is called."""
+        return self.member or self.name
+
+    @property
     def episodes(self) -> list[EpisodeRow]:
         """Those of all seeds."""
-        return list(chain.from_iterable(self.by_seed))
+        return [episode for of_seed in self.by_seed for episode in of_seed]
 
     def rate(self, trial: Trial, most: int = 1) -> dict[str, Any]:
         """A rate over the trials of all seeds, at most so many of an episode.
 
         With two to four seeds it has no interval.
         """
-        seeds = self.sums(trial)
         episodes = max(n for seed in self.sums(lambda _: (0, 1)) for _, n in seed)
-        return _rate(seeds, most * episodes)
+        return _rate(self.sums(trial), most * episodes)
 
     def rate_of(self, name: str) -> dict[str, Any]:
         """One of `RATES` by its name."""
-        most = self.mission["max_steps"] if name in STEP_RATES else 1
-        return self.rate(RATES[name], most)
+        return self.rate(RATES[name], self.mission["max_steps"] if name in STEP_RATES else 1)
 
     def mean_return(self) -> dict[str, Any]:
         """The mean of the returns, likewise."""
         sums, (least, most) = self.sums(scored("return")), self.mission["returns"]
-        mean, low, high = map(known, ratio_interval(sums, least=least, most=most))
-        by_query = [sum(n for _, n in query) for query in zip(*sums, strict=True)]
-        n, queries = sum(by_query), sum(map(bool, by_query))
-        return {"mean": mean, "low": low, "high": high, "n": n, "queries": queries}
+        return ends("mean", ratio_interval(sums, least=least, most=most)) | _sizes(sums)
 
     def sums(self, trial: Trial) -> list[Sums]:
         """(seeds, queries); the queries in the order of the episodes, which all seeds share."""
@@ -128,7 +127,7 @@ def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entr
     for number, team in enumerate(teams):
         trainings[team.get("seeds_of") or number].append(number)
     for place, mission in enumerate(results["missions"]):
-        for seeds in trainings.values() if mission["guard"] == guard else ():
+        for seeds in trainings.values() if bool(mission["guard"]) == guard else ():
             by_seed = [episodes[place, seed] for seed in seeds]
             whole = Entry(mission=mission, team=teams[seeds[0]], member=None, by_seed=by_seed)
             yield whole
@@ -142,6 +141,12 @@ def entries(results: Mapping[str, Any], *, guard: bool = False) -> Iterator[Entr
                     yield replace(row, is_seed=len(seeds) > 1)
 
 
+def ends(name: str, found: Interval | None) -> dict[str, float | None]:
+    """A value under its name, and its interval; None where nothing is known."""
+    values = map(known, found) if found else (None, None, None)
+    return dict(zip((name, "low", "high"), values, strict=True))
+
+
 def rate(trials: Iterable[tuple[str, float, int]]) -> dict[str, Any]:
     """A rate over trials with its 95 % interval, clustered by query; None without trials.
 
@@ -152,11 +157,13 @@ def rate(trials: Iterable[tuple[str, float, int]]) -> dict[str, Any]:
 
 
 def _rate(seeds: Sequence[Sums], size: int | None = None) -> dict[str, Any]:
-    found = ratio_interval(seeds, size=size)
+    count = int(sum(happened for seed in seeds for happened, _ in seed))
+    return ends("rate", ratio_interval(seeds, size=size)) | {"count": count} | _sizes(seeds)
+
+
+def _sizes(seeds: Sequence[Sums]) -> dict[str, int]:
     sizes = [sum(n for _, n in query) for query in zip(*seeds, strict=True)]
-    happened, n = int(sum(k for seed in seeds for k, _ in seed)), sum(sizes)
-    ends = {"rate": share(happened, n), "low": known(found.low), "high": known(found.high)}
-    return ends | {"count": happened, "n": n, "queries": sum(map(bool, sizes))}
+    return {"n": sum(sizes), "queries": sum(map(bool, sizes))}
 
 
 def _clusters(trials: Iterable[tuple[str, float, int]]) -> Sums:

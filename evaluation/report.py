@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from evaluation.errors import raised_line
 from evaluation.gates import Gate, gates_section, guard_section
-from evaluation.rates import CALLS, RATES, Entry, EpisodeRow, Trial, entries, scored
+from evaluation.instance import raised_line
+from evaluation.rates import CALLS, RATES, Entry, EpisodeRow, Trial, ends, entries, scored
 from scorers.comparison import (
     POWER,
     Comparison,
@@ -27,14 +27,7 @@ from scorers.comparison import (
     queries_needed,
 )
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import (
-    Interval,
-    exact_interval,
-    known,
-    query_means,
-    share,
-    student_interval,
-)
+from scorers.statistics import Interval, exact_interval, query_means, share, student_interval
 
 MOST_PROBLEMS = 3
 """Different errors that are shown of each entry."""
@@ -42,8 +35,26 @@ LONGEST_ERROR = 200
 """Characters of an error that are shown; results.json has it whole."""
 WIDE = 1.5
 """How many times as wide as Student's interval ours is where a note gives both."""
-Pair = tuple[Entry, Entry]
-"""A policy that was asked for, and the baseline that it is compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A policy that was asked for, `a`, compared with a baseline, `b`."""
+
+    a: Entry
+    b: Entry
+    success: Comparison
+    returns: Comparison
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether one of them was trained with several seeds."""
+        return max(len(self.a.by_seed), len(self.b.by_seed)) > 1
+
+    @property
+    def has_p(self) -> bool:
+        """Whether there is a p-value: not without queries, nor with two to four seeds on a side."""
+        return bool(self.success.queries) and not math.isnan(self.success.p_value)
 
 
 def report(
@@ -65,13 +76,9 @@ def report(
     """
     rows = list(entries(results))
     teams = [row for row in rows if row.member is None]
-    networks = [
-        row for row in rows if row.is_seed or (row.member is None and len(row.by_seed) == 1)
-    ]
+    networks = [row for row in rows if row.is_seed or (not row.member and len(row.by_seed) == 1)]
     pairs = _pairs([row for row in rows if row.member is None or row.is_seed])
-    successes = [compare_seeds(*(row.sums(scored("success")) for row in pair)) for pair in pairs]
-    returns = [_compared_returns(pair) for pair in pairs]
-    compared = _comparisons(pairs, successes, returns, power)
+    compared = _comparisons(pairs, power)
     guard = guard_section(results, compared, guard_margin)
     trained = {row.name: len(row.by_seed) for row in teams if row.team["trained_on"] is not None}
     return {
@@ -92,8 +99,8 @@ def report(
             fit | {"mission": results["missions"][fit["mission"]]["name"]}
             for fit in results["fits"]
         ],
-        "problems": [*_turned(pairs, successes), *_errors([*teams, *entries(results, guard=True)])],
-        "notes": list(_notes(teams, pairs, successes, returns)),
+        "problems": [*_turned(pairs), *_errors([*teams, *entries(results, guard=True)])],
+        "notes": list(_notes(teams, pairs)),
         **({"gates": gates_section(networks, guard, gates)} if gates else {}),
     }
 
@@ -163,10 +170,8 @@ def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     """
     raw, success = row.rate_of("refusal"), row.rate_of("success")
     if None in {raw["rate"], raw["low"], success["rate"], success["low"]}:
-        unknown = _ends("rate", *[math.nan] * 3)
-        return {"refusal_corrected": unknown, "success_corrected": unknown}
+        return {name: ends("rate", None) for name in ("refusal_corrected", "success_corrected")}
     refused = corrected_rate(Interval(raw["rate"], raw["low"], raw["high"]), accuracy)
-    refusal = _ends("rate", *refused)
     length = raw["n"] / success["n"]
     false = 1 - accuracy.sensitivity
     least, most = exact_interval(round(false * accuracy.positives), accuracy.positives)
@@ -175,8 +180,11 @@ def _corrected(row: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     up = success["high"] - success["rate"] + false * length * (refused.mean - refused.low)
     low = value - down - (most - false) * length * refused.mean
     high = value + up + (false - least) * length * refused.mean
-    ends = (min(1.0, max(0.0, x)) for x in (value, low, high))
-    return {"refusal_corrected": refusal, "success_corrected": _ends("rate", *ends)}
+    answered = Interval(*(min(1.0, max(0.0, each)) for each in (value, low, high)))
+    return {
+        "refusal_corrected": ends("rate", refused),
+        "success_corrected": ends("rate", answered),
+    }
 
 
 def _pairs(teams: Sequence[Entry]) -> list[Pair]:
@@ -186,80 +194,58 @@ def _pairs(teams: Sequence[Entry]) -> list[Pair]:
     """
     baselines = [row for row in teams if row.team["baseline"] is not None]
     baselines.sort(key=lambda row: row.team["baseline"])
-
-    def is_once(row: Entry, other: Entry) -> bool:
-        if row is other or row.mission is not other.mission:
-            return False
-        is_both = other.team["asked"] and row.team["baseline"] is not None
-        return not is_both or row.team["baseline"] > other.team["baseline"]
-
-    asked = (row for row in teams if row.team["asked"])
-    return [(row, other) for row in asked for other in baselines if is_once(row, other)]
-
-
-def _compared_returns(pair: Pair) -> Comparison:
-    a, b = (row.sums(scored("return")) for row in pair)
-    least, most = pair[0].mission["returns"]
-    return compare_seeds(a, b, least=least, most=most)
+    pairs = []
+    for a in (row for row in teams if row.team["asked"]):
+        for b in (row for row in baselines if row is not a and row.mission is a.mission):
+            are_both = b.team["asked"] and a.team["baseline"] is not None
+            if are_both and a.team["baseline"] <= b.team["baseline"]:
+                continue
+            least, most = a.mission["returns"]
+            success, returns = (
+                compare_seeds(a.sums(scored(name)), b.sums(scored(name)), **bounds)
+                for name, bounds in (("success", {}), ("return", {"least": least, "most": most}))
+            )
+            pairs.append(Pair(a=a, b=b, success=success, returns=returns))
+    return pairs
 
 
-def _comparisons(
-    pairs: Sequence[Pair],
-    successes: Sequence[Comparison],
-    returns: Sequence[Comparison],
-    power: float | None,
-) -> list[dict[str, Any]]:
+def _comparisons(pairs: Sequence[Pair], power: float | None) -> list[dict[str, Any]]:
     """All comparisons as plain data, the p-values of success adjusted over all of them (Holm).
 
-    A pair without a query that both were scored on has no p-value, and neither has one of which a
-    side has two to four seeds; each seed has a line of its own.
+    Each seed of a training has a line of its own.
     """
-    adjusted = iter(holm([found.p_value for found in successes if _has_p(found)]))
+    adjusted = iter(holm([pair.success.p_value for pair in pairs if pair.has_p]))
     lines = []
-    for (a, b), success, of_return in zip(pairs, successes, returns, strict=True):
+    for pair in pairs:
+        a, b, success = pair.a, pair.b, pair.success
+        spent = [row.sums(lambda e: (sum(e["calls"].values()), e["success"])) for row in (a, b)]
         line: dict[str, Any] = {
             "mission": a.mission["name"],
             "team": a.name,
             "policy": a.member,
-            "against": _title(b),
+            "against": b.title,
             "queries": success.queries,
             "left_out": success.left_out,
             "success": {
                 **_difference(success),
-                "p": success.p_value if _has_p(success) else None,
-                "p_holm": next(adjusted) if _has_p(success) else None,
+                "p": success.p_value if pair.has_p else None,
+                "p_holm": next(adjusted) if pair.has_p else None,
                 "wins": success.wins,
                 "losses": success.losses,
             },
-            "return": _difference(of_return),
-            "calls_per_answer": _calls_per_answer((a, b)),
+            "return": _difference(pair.returns),
+            # How many calls more an answered query takes: all are counted, as in the rates.
+            "calls_per_answer": ends("difference", compare_ratios(*spent)),
         }
-        if power is not None:
-            is_single = len(a.by_seed) == len(b.by_seed) == 1  # else queries alone do not show it
-            line["queries_needed"] = _needed(success, power) if is_single else None
+        if power is not None:  # of several seeds queries alone do not show it
+            line["queries_needed"] = None if pair.several_seeds else _needed(success, power)
         lines.append(line)
     return lines
 
 
-def _has_p(found: Comparison) -> bool:
-    return bool(found.queries) and not math.isnan(found.p_value)
-
-
 def _difference(found: Comparison) -> dict[str, float | None]:
-    if not found.queries:
-        return _ends("difference", *[math.nan] * 3)
-    return _ends("difference", found.difference, found.low, found.high)
-
-
-def _calls_per_answer(pair: Pair) -> dict[str, float | None]:
-    """How many calls more an answered query takes: all calls are counted, as in the rates."""
-    sides = [row.sums(lambda e: (sum(e["calls"].values()), e["success"])) for row in pair]
-    return _ends("difference", *(compare_ratios(*sides) or [math.nan] * 3))
-
-
-def _ends(name: str, value: float, low: float, high: float) -> dict[str, float | None]:
-    """A value and its interval; None where nothing is known."""
-    return {name: known(value), "low": known(low), "high": known(high)}
+    interval = Interval(found.difference, found.low, found.high)
+    return ends("difference", interval if found.queries else None)
 
 
 def _needed(found: Comparison, difference: float) -> int | None:
@@ -272,25 +258,20 @@ def _needed(found: Comparison, difference: float) -> int | None:
     return queries_needed(difference, deviation=found.deviation, differing=share_differing)
 
 
-def _notes(
-    teams: Sequence[Entry],
-    pairs: Sequence[Pair],
-    successes: Sequence[Comparison],
-    returns: Sequence[Comparison],
-) -> Iterator[str]:
+def _notes(teams: Sequence[Entry], pairs: Sequence[Pair]) -> Iterator[str]:
     """Where an interval, of a return or of several seeds, is far wider than Student's: both."""
     for row in teams:
-        where, seeds = f"{row.mission['name']}, {row.name}", len(row.by_seed)
-        if seeds > 1:
+        where = f"{row.mission['name']}, {row.name}"
+        if len(row.by_seed) > 1:
             yield from _wide(f"{where}: success %", row.rate_of("success"), 100, "success", row)
         yield from _wide(f"{where}: return", row.mean_return(), 1, "return", row)
-    for pair, success, of_return in zip(pairs, successes, returns, strict=True):
-        where = f"{pair[0].mission['name']}, {_title(pair[0])} against {_title(pair[1])}"
-        if max(len(row.by_seed) for row in pair) > 1:
-            yield from _wide(
-                f"{where}: success, points", _difference(success), 100, "success", *pair
-            )
-        yield from _wide(f"{where}: return", _difference(of_return), 1, "return", *pair)
+    for pair in pairs:
+        rows = (pair.a, pair.b)
+        where = f"{pair.a.mission['name']}, {pair.a.title} against {pair.b.title}"
+        if pair.several_seeds:
+            found = _difference(pair.success)
+            yield from _wide(f"{where}: success, points", found, 100, "success", *rows)
+        yield from _wide(f"{where}: return", _difference(pair.returns), 1, "return", *rows)
 
 
 def _wide(
@@ -312,29 +293,25 @@ def _wide(
         yield f"{where}: {ours} {assumes} they are like these, is {students}"
 
 
-def _title(row: Entry) -> str:
-    return row.member or row.name
-
-
-def _turned(pairs: Sequence[Pair], successes: Sequence[Comparison]) -> Iterator[str]:
+def _turned(pairs: Sequence[Pair]) -> Iterator[str]:
     """The comparisons that failed steps could turn.
 
     Each episode with a failed step, or that is unscored or failed, is taken for no success of the
     better policy, and for a success of the other.
     """
-    for (a, b), found in zip(pairs, successes, strict=True):
+    for pair in pairs:
+        a, b, found = pair.a, pair.b, pair.success
         doubtful = sum(map(_is_doubtful, [*a.episodes, *b.episodes]))
         if not doubtful or not found.queries:
             continue
         is_better = found.difference > 0
-        sums = a.sums(_resolved(not is_better)), b.sums(_resolved(is_better))
-        against = compare_seeds(*sums)
+        against = compare_seeds(a.sums(_resolved(not is_better)), b.sums(_resolved(is_better)))
         if _side(against) != _side(found):
-            ends = (100 * x for x in (against.difference, against.low, against.high))
+            points = (100 * x for x in (against.difference, against.low, against.high))
             yield (
                 f"failed steps: {a.mission['name']}, {a.name} against {b.name}: {doubtful} "
                 "episodes with a failed step or without a score could turn the comparison: with "
-                "all of them against it, it is {:+.1f} [{:+.1f}, {:+.1f}] points".format(*ends)
+                "all of them against it, it is {:+.1f} [{:+.1f}, {:+.1f}] points".format(*points)
             )
 
 

@@ -10,18 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
+from envs.queries import answers_of
 from envs.transitions import check_transition
+from evaluation.missions import recorded_queries
 from evaluation.rates import rate
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import Completion
 from records.errors import UserError, as_user_error
 from records.json_lines import MOST_QUERIES_BYTES
-from records.run_folder import QUERIES, RecordedRun, seed_folders
+from records.run_folder import MISSIONS, QUERIES, RecordedRun, seed_folders
 from records.terminal import counted, write_stderr
 from scorers.agreement import cohen_kappa
 from scorers.answers import MEASURES
@@ -36,6 +39,7 @@ CALLS_A_VERDICT = 2
 """At most: a judge's reply that is no verdict is asked to be repaired once."""
 SAY_EVERY = 256
 """Replies that are scored between two lines of progress."""
+_ANSWERS = TypeAdapter(dict[str, tuple[str, ...]])
 MOST_ERRORS = 3
 """Different errors that a report lists."""
 
@@ -89,8 +93,7 @@ def score_replies(
             settings["dispatcher"] = connection.dispatcher
             settings["judge_model"] = connection.roles.judge
             score_all = partial(iterate_parallel, max_workers=MOST_AT_ONCE)
-            simulated = connection.simulated
-            if simulated:
+            if simulated := connection.simulated:
                 write_stderr("SIMULATED: the judge is the simulator's, not a model")
             most_calls = counted(CALLS_A_VERDICT * len(different), "call")
             write_stderr(f"{len(different)} different replies to judge, at most {most_calls}")
@@ -118,8 +121,7 @@ def score_run(
 ) -> tuple[list[Line], list[Verdict | None], bool]:
     """Score the steps of a run, of all its seeds, without those of guard queries.
 
-    The arguments are those of `score_replies`; right answers are those of the run. Lines that were
-    cut off are said on stderr.
+    The arguments are those of `score_replies`; right answers are those of the run.
 
     Returns:
         The steps, the verdict on each (None where the run has it unscored), and whether replies or
@@ -159,13 +161,23 @@ def _stored_reply(step: Line) -> StoredReply | None:
 
 
 def _answers(folders: Sequence[RecordedRun]) -> dict[str, Sequence[str]]:
-    """The right answers to the queries of a run, by query."""
+    """The right answers to the queries of a run, by query.
+
+    Raises:
+        UserError: there are none, or its queries.json is damaged.
+    """
     found: dict[str, Sequence[str]] = {}
     for folder in folders:
+        if (folder.path / MISSIONS).is_file():
+            for _, played in recorded_queries(folder.path).values():
+                found |= answers_of(played)
+            continue
         record = folder.read_json(QUERIES, MOST_QUERIES_BYTES)
-        for of_it in [record, *record.get("sets", [])]:
-            found |= of_it.get("answers", {})
-    if not found:
+        try:
+            found |= _ANSWERS.validate_python(record.get("answers", {}))
+        except ValueError as error:
+            raise UserError(f"{str(folder.path / QUERIES)!r} is damaged: train again") from error
+    if not any(found.values()):
         raise UserError(
             f"{str(folders[0].path / QUERIES)!r} has no right answers, for the file of its queries "
             "had none: they cannot be compared with replies"
@@ -182,12 +194,13 @@ def compare_verdicts(steps: Sequence[Line], verdicts: Sequence[Verdict | None]) 
     both = [(step, new) for step, new in pairs if new["outcome"] != "unscored"]
     errors = Counter(new["error"] for _, new in pairs if new["outcome"] == "unscored")
     labels = Counter((label_of_step(step), label_of_step(new)) for step, new in both)
-    queries = [step["original_query"] for step, _ in both]
 
     def rate_of(happened: Iterable[bool]) -> dict[str, Any]:
-        return rate(zip(queries, happened, repeat(1)))
+        return rate(
+            (step["original_query"], h, 1) for (step, _), h in zip(both, happened, strict=True)
+        )
 
-    said = {
+    says = {
         "success": [(old["success"], new["success"]) for old, new in both],
         "refusal": [
             (old["outcome"] == "refused", new["outcome"] == "refused") for old, new in both
@@ -200,11 +213,11 @@ def compare_verdicts(steps: Sequence[Line], verdicts: Sequence[Verdict | None]) 
             "unscored_in_the_run": len(steps) - len(pairs),
             "unscored_now": len(pairs) - len(both),
         },
-        "in_the_run": {name: rate_of(old for old, _ in each) for name, each in said.items()},
-        "rescored": {name: rate_of(new for _, new in each) for name, each in said.items()},
+        "in_the_run": {name: rate_of(old for old, _ in each) for name, each in says.items()},
+        "rescored": {name: rate_of(new for _, new in each) for name, each in says.items()},
         "agreement": {
             name: rate_of(old == new for old, new in each) | {"kappa": cohen_kappa(each)}
-            for name, each in said.items()
+            for name, each in says.items()
         },
         "labels": {a: {b: labels[a, b] for b in REFUSAL_LABELS} for a in REFUSAL_LABELS},
         "errors": dict(errors.most_common(MOST_ERRORS)),

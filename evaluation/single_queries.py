@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluation.instance import Instance
-from evaluation.specs import PolicySpec, parse_policy
-from evaluation.trained_policy import RunSource, trained_source
+from evaluation.policies import PolicySource
+from evaluation.specs import PolicySpec, parse_policy, trained_source
 from ollama_utils.types import is_text
 from records.errors import as_user_error, describe
 from records.terminal import one_line, write_stderr
+from train.policy import load_run
 
 if TYPE_CHECKING:
     from envs.mission import MissionConfig, RewordingConfig
@@ -29,7 +30,7 @@ MOST_CHARS = 10_000
 know."""
 
 
-def open_source(run: str, rewording: RewordingConfig) -> RunSource:
+def open_source(run: str, rewording: RewordingConfig) -> PolicySource:
     """The policy of a run (a folder, or `run=FOLDER` with options), loaded.
 
     It must fit the mutators and encoder of the command.
@@ -41,32 +42,26 @@ def open_source(run: str, rewording: RewordingConfig) -> RunSource:
     with as_user_error(ValueError):
         is_folder = os.path.isdir(run)  # noqa: PTH112 - False, too, for what is too long to be a path
         spec = PolicySpec(kind="run", arg=run) if is_folder else parse_policy(text)
-    source = trained_source(spec)
+    trained = load_run(spec.arg)
     rewording.check()
-    source.run.check_fits(rewording.located(), "this command")
-    source.load()
-    return source
+    trained.check_fits(rewording.located(), "this command")
+    return trained_source(spec, trained)
 
 
 def query_context(
     mission: MissionConfig, connection: Connection, queries: Sequence[str], seed: int
 ) -> EpisodeContext:
-    """What the episodes of all queries have in common.
-
-    Raises:
-        UserError: a part of the mission cannot be made.
-    """
+    """What the episodes of all queries have in common; UserError where it cannot be made."""
     from envs.make import mission_parts
     from evaluation.episodes import EpisodeContext
 
-    mission = mission.without_answers(mission.query_set)
-    rules, models = mission_parts(
-        mission.located(), connection.dispatcher, connection.roles, queries, seed=seed
-    )
+    mission = mission.without_answers(mission.query_set).located()
+    dispatcher, roles = connection.dispatcher, connection.roles
+    rules, models = mission_parts(mission, dispatcher, roles, queries, seed=seed)
     return EpisodeContext(rules=rules, models=models, seed=seed)
 
 
-def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[str, Any]:
+def ask_query(context: EpisodeContext, source: PolicySource, query: str) -> dict[str, Any]:
     """Ask a query as the policy does, up to an answer or the last step; what came of it, as data.
 
     Returns:
@@ -74,9 +69,7 @@ def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[st
         `reply_truncated`, `error` (where it is unscored) and the scored `steps` with `STEP`.
     """
     episode, policy = _episode(context, source, query)
-    episode.begin()
-    while not episode.is_over:
-        episode.step(policy.step(episode.view()))
+    episode.play(policy.step)
     steps = [each.info for each in episode.transitions if not each.info["unscored"]]
     last = steps[-1] if steps else {"adopted": False, "query_before": query}
     result = episode.result("")
@@ -93,18 +86,17 @@ def ask_query(context: EpisodeContext, source: RunSource, query: str) -> dict[st
     }
 
 
-def reword_once(context: EpisodeContext, source: RunSource, text: str) -> ProxyRewording:
+def reword_once(context: EpisodeContext, source: PolicySource, text: str) -> ProxyRewording:
     """A text reworded as the first step of `ask_query` does, tried once; failures go to stderr."""
     from envs.queries import VISIBLE
     from ollama_utils.proxy import ProxyRewording
 
-    unfit = {
-        "blank": not VISIBLE.search(text),
-        "not Unicode": not is_text(text),
-        "too long": len(text) > MOST_CHARS,
-    }
-    if why := next((why for why, is_so in unfit.items() if is_so), ""):
-        return ProxyRewording(text=text, why=why)
+    if not VISIBLE.search(text):
+        return ProxyRewording(text=text, why="blank")
+    if not is_text(text):
+        return ProxyRewording(text=text, why="not Unicode")
+    if len(text) > MOST_CHARS:
+        return ProxyRewording(text=text, why="too long")
     episode, policy = _episode(context, source, text)
     episode.begin(attempts=1)
     if episode.is_over:
@@ -120,7 +112,7 @@ def reword_once(context: EpisodeContext, source: RunSource, text: str) -> ProxyR
 
 
 def _episode(
-    context: EpisodeContext, source: RunSource, query: str
+    context: EpisodeContext, source: PolicySource, query: str
 ) -> tuple[AgentEpisode, Instance]:
     """The episode of a query, not begun, and its policy: of the query and the seed alone."""
     from envs.episode import derive_seed

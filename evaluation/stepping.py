@@ -19,9 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from evaluation.errors import StepperError, timeout_error
-from evaluation.instance import Instance, block_scores, checked
-from evaluation.policies import PolicySource, View
+from evaluation.instance import Instance, StepperError, block_scores, checked, timeout_error
+from evaluation.policies import PolicySource, Step, View
 from ollama_utils.threads import submit
 from records.errors import describe
 
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
     from evaluation.processes import Processes
 
 StepperName = Literal["serial", "auto", "thread", "process", "batch", "torch"]
-Step = Callable[[View], int]
-"""Chooses the actions of one agent in one episode; not to be called after a step that was late.
-
-Raises:
-    PolicyError: the step overran its deadline, the action is no mutator's number, the policy
-        exited, its process died, or it raised in its process.
-    StepperError: the evaluation ended meanwhile.
-    Exception: whatever the policy raises.
-"""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -64,8 +54,7 @@ class PolicyStepper:
             from evaluation.processes import Processes
 
             self._processes = Processes(jobs, action_timeout_ms)
-        self._ways: dict[int, tuple[PolicySource, StepperName]] = {}
-        """By a source's id, which stays its own while the source is here."""
+        self._ways: dict[PolicySource, StepperName] = {}
         self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         """What several agents use, for as long as one of them does."""
         self._lock = threading.Lock()
@@ -85,16 +74,13 @@ class PolicyStepper:
             ) from error
         if self._processes is not None:
             self._processes.begin(source, 0)
-        self._ways[id(source)] = source, self._way_of(instance)
+        self._ways[source] = self._way_of(instance)
 
     def begin(self, source: PolicySource, seed: int, *, group: Hashable, group_seed: int) -> Step:
-        """The policy of one agent in one episode.
+        """The policy of one agent in one episode, whose chance comes from `seed` (at least 0).
 
-        Args:
-            source: makes it; the same object for the same policy.
-            seed: the agent's chance, at least 0.
-            group: what identifies the episode; the same for all of its agents.
-            group_seed: the seed of its first agent, for an instance that serves several agents.
+        `group` identifies the episode. An instance that serves all of its agents has `group_seed`,
+        the seed of the first.
 
         Raises:
             StepperError: it cannot be stepped in this way.
@@ -102,9 +88,9 @@ class PolicyStepper:
         """
         if self._processes is not None:
             return self._processes.begin(source, seed)
-        if id(source) not in self._ways:
+        if source not in self._ways:
             self.check(source)
-        way = self._ways[id(source)][1]
+        way = self._ways[source]
         if way == "batch":
             return self._batched(source, group, group_seed)
         instance = Instance(source, seed)
@@ -157,7 +143,7 @@ class PolicyStepper:
             instance = Instance(source, seed)
             return _Gathered(partial(self._within, source.name, instance.step_batch))
 
-        together = self._share((group, id(source)), make)
+        together = self._share((group, source), make)
         seen: list[View] = []
 
         def step(view: View) -> int:

@@ -7,113 +7,75 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from records.errors import describe, nearest
-from records.user_file import UserFileError, run_source, source_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from evaluation.policies import Policy
+from evaluation.policies import PolicySource
+from records.errors import describe
+from records.user_file import UserFileError, load_named, run_source, source_of
 
 Scalar = str | int | float | bool
 """What an option of a policy can be."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UserSource:
-    """Makes instances of a user's class as its file was when the source was made: a PolicySource.
-
-    It carries the text of the file to other processes, so that whoever saves the file during an
-    evaluation changes nothing. What the file imports, and a module, are not carried.
-    """
-
-    name: str
-    path: str
-    """`my.module.Policy` or `/path/to/file.py:Policy`."""
-    text: str = field(repr=False)
-    """Of the file when the source was made; empty for a module."""
-    mutators: tuple[str, ...]
-    kwargs: Mapping[str, Scalar]
-    """Further arguments of the class."""
-    rewords_original: bool
-    """Each step rewords the original query; the class says so."""
-
-    def make(self, seed: int) -> Policy:
-        """A new instance."""
-        made = _load_class(self.path, self.text)(mutators=self.mutators, seed=seed, **self.kwargs)
-        return cast("Policy", made)
-
-
 def user_source(
-    name: str, path: str, mutators: Sequence[str], kwargs: Mapping[str, Scalar]
-) -> UserSource:
+    name: str, path: str, mutators: Sequence[str], options: Mapping[str, Scalar]
+) -> PolicySource:
     """The source of a user's class as it is now, checked as far as can be without an instance.
+
+    It carries the text of the class's file to other processes, so that whoever saves the file
+    during an evaluation changes nothing. What the file imports, and a module, are not carried.
 
     Raises:
         UserFileError: there is no such class, it has no `step`, or does not take these arguments.
     """
-    file, colon, attribute = path.rpartition(":")
     text = ""
-    if colon:
-        if not file.endswith(".py") or not os.path.isfile(file):  # noqa: PTH113 - no OSError
-            raise UserFileError(
-                f"no Python file at {file!r}; expected path/to/file.py:Policy, got {path!r}"
-            )
-        text = source_of(Path(file), repr(file))
-        path = f"{Path(file).resolve()}:{attribute}"
-    found = _load_class(path, text)
-    if not callable(getattr(found, "step", None)):
-        raise UserFileError(f"policy class {path!r} has no method step(view) -> int; give it one")
-    for key in ("mutators", "seed"):
-        if key in kwargs:
-            raise UserFileError(f"policy class {path!r} always gets {key!r}; leave {key}= out")
+    if ":" in path:
+        file, _, attribute = path.rpartition(":")
+        file = str(Path(file).resolve())
+        path = f"{file}:{attribute}"
+        found = load_named(path, "policy class", inspect.isclass)
+        text = source_of(Path(file), file)
+    else:
+        found = _class_of_module(path)
+    if not (inspect.isclass(found) and callable(getattr(found, "step", None))):
+        raise UserFileError(f"{path!r} is no class with a method step(view) -> int; give it one")
     try:
-        inspect.signature(found).bind(mutators=mutators, seed=0, **kwargs)
+        inspect.signature(found).bind(**options, mutators=mutators, seed=0)
     except TypeError as error:
-        given = ", ".join(("mutators", "seed", *kwargs))
         raise UserFileError(
-            f"policy class {path!r} cannot be made with {given}: {error}"
+            f"policy class {path!r} cannot be made with mutators, seed and its options "
+            f"{dict(options)!r}: {error}"
         ) from error
-    return UserSource(
+    arguments = {"mutators": tuple(mutators), **options}
+    return PolicySource(
         name=name,
-        path=path,
-        text=text,
-        mutators=tuple(mutators),
-        kwargs=kwargs,
+        make=partial(_make, path, text, arguments),
         rewords_original=bool(getattr(found, "rewords_original", False)),
     )
 
 
-def _load_class(path: str, text: str) -> type[Any]:
-    """The class of a module, or of a file of this text; either is run once in a process."""
-    is_file = ":" in path
-    where, _, name = path.rpartition(":" if is_file else ".")
-    module = run_source(where, text, repr(where)) if is_file else _import(path, where)
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
-        classes = [
-            each
-            for each, value in vars(module).items()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        ]
-        raise UserFileError(f"{where!r} has no class {name!r}; {nearest(name, classes)}")
-    return found
+def _make(path: str, text: str, arguments: Mapping[str, Any], seed: int) -> Any:  # noqa: ANN401 - a user's
+    """An instance of the class of a module, or of a file with this text."""
+    if text:
+        file, _, name = path.rpartition(":")
+        found = getattr(run_source(file, text, file), name)
+    else:
+        found = _class_of_module(path)
+    return found(seed=seed, **arguments)
 
 
-def _import(path: str, module: str) -> ModuleType:
+def _class_of_module(path: str) -> Any:  # noqa: ANN401 - a user's
+    module, _, name = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in path.split(".")):
         raise UserFileError(f"{path!r} names no class; expected my.module.Policy or file.py:Policy")
     try:
-        return importlib.import_module(module)
+        return getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:
         to_do = "; put its folder on PYTHONPATH, or name the file: path/to/file.py:Policy"
         raise UserFileError(
-            f"module {module!r} cannot be imported: {describe(error)}"
+            f"policy class {path!r} cannot be imported: {describe(error)}"
             f"{to_do if isinstance(error, ModuleNotFoundError) else ''}"
         ) from error

@@ -101,12 +101,12 @@ def typos(query: str, _earlier: Sequence[str], seed: int) -> str:
     Two letters change places, never the first one of a word.
     """
     letters = list(query)
-    found = []  # of each word the places of letters that differ from the next one
+    words = []  # of each word the places of letters that differ from the next one
     for word in _LONG_WORD.finditer(query):
         places = range(word.start() + 1, word.end() - 1)
-        if word[0].lower() != word[0].upper():  # Chinese has neither letters nor spaces
-            found.append([each for each in places if letters[each] != letters[each + 1]])
-    words = [places for places in found if places]
+        differing = [each for each in places if letters[each] != letters[each + 1]]
+        if differing and word[0].lower() != word[0].upper():  # Chinese has no letters
+            words.append(differing)
     rng = random.Random(seed)
     for chosen in rng.sample(words, min(len(words), rng.randint(1, 2))):
         place = rng.choice(chosen)

@@ -89,11 +89,7 @@ def by_model(function: MutatorFunction) -> Mutator:
 
 
 def by_rule(function: MutatorFunction) -> Mutator:
-    """Decorator: a mutator whose function returns the rewording itself.
-
-    Raises:
-        TypeError: it is no plain def that can be called with (query, earlier, seed).
-    """
+    """Decorator: a mutator whose function returns the rewording itself; see `by_model`."""
     return _mutator("rule", function)
 
 
@@ -106,9 +102,5 @@ def _mutator(kind: Literal["model", "rule"], function: MutatorFunction) -> Mutat
     if not is_plain:
         expected = "expected a plain def of (query, earlier, seed)"
         raise TypeError(f"{function!r} is no mutator: {expected}")
-    return Mutator(
-        name=function.__name__,
-        kind=kind,
-        function=function,
-        file=function.__code__.co_filename,
-    )
+    file = function.__code__.co_filename
+    return Mutator(name=function.__name__, kind=kind, function=function, file=file)

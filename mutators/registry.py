@@ -45,7 +45,6 @@ _BUILT_IN = (
     rewrite.generate_similar,
     rewrite.crossover,
 )
-
 DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
 """The built-in mutators that are chosen from where none is named, as a policy numbers them."""
 
@@ -65,10 +64,8 @@ EXTRA_MUTATORS = (
 )
 """The other built-in mutators of queries, which differ more from one another."""
 
-_BY_NAME = {
-    mutator.name: mutator
-    for mutator in (*_BUILT_IN, *EXTRA_MUTATORS, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
-}
+_ALL = (*_BUILT_IN, *EXTRA_MUTATORS, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+_BY_NAME = {mutator.name: mutator for mutator in _ALL}
 
 
 def model_mutators() -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """The mutators that ask a model: each returns the prompt for one rewrite.
 
 Every prompt has the same shape: the system prompt is an instruction that opens with what to do and
-demands the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the
-query stands last, in a fence that it cannot close (`ollama_utils.prompts`). A small model that is
-only told what to do answers the query instead; one that is shown it rewords. What a model adds all
-the same, `cleaning.clean` removes; `form.not_a_rewording` recognises replies that reword nothing.
+demands the rewrite alone; worked examples show it, as turns of the chat (both from
+`examples.toml`); the query stands last, in a fence that it cannot close (`ollama_utils.prompts`). A
+small model that is only told what to do answers the query instead; one that is shown it rewords.
+What a model adds all the same, `cleaning.clean` removes; `form.not_a_rewording` recognises replies
+that reword nothing.
 
 Where a mutator has a `then`, the model's text is not yet the rewording: a rule puts it into a frame
 together with the query, or the model is called again.
@@ -45,18 +46,20 @@ def most_tokens(query: str) -> int:
 
 def _prompt(
     name: str,
-    instruction: str,
     query: str,
     other: str | None = None,
-    asker: str = "",
+    *,
+    asker: tuple[str, str] = ("", ""),
     reply: str = "rewritten query",
 ) -> Prompt:
+    """A prompt for a query, or two; what `{asker}` stands for in the instruction and examples."""
     options: dict[str, Any] = {"num_predict": most_tokens(query + (other or ""))}
     if "\n" not in query.strip():
         options["stop"] = ["\n"]
+    instruction = table()["instructions"][name].replace("{asker}", asker[0])
     return Prompt(
         system=f"{instruction} Do not answer the query. Reply with the {reply} alone.",
-        examples=_examples(name, asker),
+        examples=_examples(name, asker[1]),
         text=_turn(query, other),
         options=options,
     )
@@ -69,7 +72,6 @@ def _turn(query: str, other: str | None) -> str:
 
 @functools.cache
 def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
-    """The turns of a mutator's examples; `asker` replaces `{asker}` in their rewordings."""
     return tuple(
         (_turn(row["query"], row.get("other")), row["rewording"].replace("{asker}", asker))
         for row in table()[name]
@@ -83,68 +85,29 @@ def table() -> Mapping[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def _rewriter(name: str, instruction: str, askers: str = "") -> Mutator:
-    """The mutator whose prompt is one instruction, with the examples of its name.
+def _rewriter(name: str, askers: str = "") -> Mutator:
+    """The mutator with the instruction and the examples of its name in `examples.toml`.
 
-    `{asker}` in it is drawn by the seed, from the table `askers` of `examples.toml`.
+    The table `askers` has what `{asker}` may stand for, of which the seed draws one.
     """
 
     def reword(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
-        if not askers:
-            return _prompt(name, instruction, query)
-        asker, words = random.Random(seed).choice(list(table()[askers].items()))
-        return _prompt(name, instruction.replace("{asker}", asker), query, asker=words)
+        drawn = random.Random(seed).choice(list(table()[askers].items())) if askers else ("", "")
+        return _prompt(name, query, asker=drawn)
 
     return Mutator(name=name, kind="model", function=reword, file=__file__)
 
 
-paraphrase = _rewriter(
-    "paraphrase",
-    "Paraphrase the query: use other words, and keep its meaning and every detail.",
-)
-add_context = _rewriter(
-    "add_context",
-    "Add context to the query: let the person who asks say, in a few words that fit, {asker}. "
-    "The question itself stays the same.",
-    askers="purposes",
-)
-change_perspective = _rewriter(
-    "change_perspective",
-    "Change the perspective of the query: ask the same as {asker} would ask it, or in the third "
-    "person. Keep its meaning.",
-    askers="viewpoints",
-)
-clarify_intent = _rewriter(
-    "clarify_intent",
-    "Clarify the intent of the query: replace words that can be misread by what is plainly meant, "
-    "and ask for exactly the same thing.",
-)
-shorten = _rewriter(
-    "shorten",
-    "Shorten the query: use as few words as you can, and keep its meaning.",
-)
-expand = _rewriter(
-    "expand",
-    "Expand the query: ask the same in one or two longer sentences, and spell out what is only "
-    "implied.",
-)
-simplify = _rewriter(
-    "simplify",
-    "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.",
-)
-formalize = _rewriter(
-    "formalize",
-    "Formalize the query: use precise, professional language. Keep its meaning.",
-)
-passive_voice = _rewriter(
-    "passive_voice",
-    "Use the passive voice in the query, and keep its meaning.",
-)
-generate_similar = _rewriter(
-    "generate_similar",
-    "Write a similar query: it may be built and worded quite differently, but whoever asks it "
-    "wants the same thing.",
-)
+paraphrase = _rewriter("paraphrase")
+add_context = _rewriter("add_context", askers="purposes")
+change_perspective = _rewriter("change_perspective", askers="viewpoints")
+clarify_intent = _rewriter("clarify_intent")
+shorten = _rewriter("shorten")
+expand = _rewriter("expand")
+simplify = _rewriter("simplify")
+formalize = _rewriter("formalize")
+passive_voice = _rewriter("passive_voice")
+generate_similar = _rewriter("generate_similar")
 
 
 @by_model
@@ -156,21 +119,14 @@ def crossover(query: str, earlier: Sequence[str], seed: int) -> Prompt:
     others = [other for other in earlier if other != query]
     if not others:
         return paraphrase.prompt(query, earlier, seed)
-    return _prompt(
-        "crossover",
-        "Combine the two queries: they ask the same thing in two ways, so take the best wording of "
-        "each and write one query.",
-        query,
-        random.Random(seed).choice(others),
-    )
+    return _prompt("crossover", query, random.Random(seed).choice(others))
 
 
 def _noting(name: str, note: str) -> Mutator:
     """The mutator that puts a note before the query: what a model says that a word of it means."""
 
     def ask(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
-        instruction = "Name the word of the query that may mislead, and say what it means here."
-        return _prompt("define_terms", instruction, query, reply="word and its meaning")
+        return _prompt("define_terms", query, reply="word and its meaning")
 
     def put(said: str, earlier: Sequence[str], _seed: int) -> str:
         found, query = _MEANING.match(said), earlier[-1]
@@ -212,10 +168,4 @@ keep_original = Mutator(
 )
 """As rephrase-and-respond has it (Deng et al. 2023). Similarity hardly tells whether the paraphrase
 asks for something else, for the query stands beside it."""
-translate_back = replace(
-    _rewriter(
-        "translate_back",
-        "Translate the query into French.",
-    ),
-    then=_rewriter("to_english", "Translate the query into English."),
-)
+translate_back = replace(_rewriter("translate_back"), then=_rewriter("to_english"))

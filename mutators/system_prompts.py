@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mutators.mutator import Mutator, by_model, by_rule
@@ -37,7 +37,7 @@ _DEMAND = (
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def _prompt(instruction: str, texts: Mapping[str, str]) -> str:
+def _prompt(instruction: str, **texts: str) -> str:
     fences = "\n".join(fenced(texts).values())
     return f"{instruction} {_DEMAND}\n\n{fences}\n"
 
@@ -47,13 +47,13 @@ def improve_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Make the instructions better in one respect."""
     aspect = random.Random(seed).choice(ASPECTS)
     instruction = f"Improve the {_WHAT}: {aspect}. Change one thing and keep the rest."
-    return _prompt(instruction, {"query": text})
+    return _prompt(instruction, query=text)
 
 
 @by_model
 def shorten_instructions(text: str, _earlier: Sequence[str], _seed: int) -> str:
     """Say the instructions in fewer words."""
-    return _prompt(f"Shorten the {_WHAT}: leave out what helps least.", {"query": text})
+    return _prompt(f"Shorten the {_WHAT}: leave out what helps least.", query=text)
 
 
 class WrongAnswer(NamedTuple):
@@ -88,7 +88,7 @@ def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
             for one in failures
         )
         lines = "\n".join(json.dumps(each, ensure_ascii=False) for each in shown)
-        return _prompt(instruction, {"failures": lines, "query": text})
+        return _prompt(instruction, failures=lines, query=text)
 
     return by_model(specialize)
 
@@ -106,7 +106,8 @@ def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | 
     return _prompt(
         "Combine the two instructions below, which a model may be given before it solves a "
         "problem: take what is best in each, and write one.",
-        {"query": text, "other": random.Random(seed).choice(others)},
+        query=text,
+        other=random.Random(seed).choice(others),
     )
 
 
@@ -114,20 +115,18 @@ def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | 
 def drop_sentence(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Leave out one sentence; the only one stays."""
     parts = sentences(text)
-    if len(parts) <= 1:
-        return text
-    left_out = random.Random(seed).randrange(len(parts))
-    return " ".join(parts[:left_out] + parts[left_out + 1 :])
+    if len(parts) > 1:
+        del parts[random.Random(seed).randrange(len(parts))]
+    return " ".join(parts)
 
 
 @by_rule
 def swap_sentences(text: str, _earlier: Sequence[str], seed: int) -> str:
     """Let two sentences change places."""
     parts = sentences(text)
-    if len(parts) <= 1:
-        return text
-    one, two = random.Random(seed).sample(range(len(parts)), 2)
-    parts[one], parts[two] = parts[two], parts[one]
+    if len(parts) > 1:
+        one, two = random.Random(seed).sample(range(len(parts)), 2)
+        parts[one], parts[two] = parts[two], parts[one]
     return " ".join(parts)
 
 

@@ -169,12 +169,7 @@ NO_ROLES = Roles(target="", mutator="", judge=None)
 
 
 class NoModelNamedError(UserError):
-    """The hosts have several models that could be the target, and none is named.
-
-    Args:
-        message: for the user.
-        one: one of the models.
-    """
+    """The hosts have several models that could be the target, such as `one`, and none is named."""
 
     def __init__(self, message: str, one: str) -> None:
         super().__init__(message)
@@ -273,17 +268,17 @@ class Connection:
 
     def check_pulled(self, models: Sequence[str]) -> None:
         """Raise a UserError where the hosts do not have one of these models."""
-        for model in models:
-            if short_name(model) in self.available or self._is_open:
-                continue
-            near = difflib.get_close_matches(short_name(model), self.available, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            pulled, hint = "at", f"it has {_shorten(self.available)}"
-            if self._can_pull:
-                pulled, hint = "pulled at", f"run 'ollama pull {model}'"
-            raise UserError(
-                f"model {model!r} is not {pulled} {', '.join(self.hosts)}: {hint}{meant}"
-            )
+        missing = [model for model in models if short_name(model) not in self.available]
+        if not missing or self._is_open:
+            return
+        model, where = missing[0], ", ".join(self.hosts)
+        near = difflib.get_close_matches(short_name(model), self.available, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        if self._can_pull:
+            says = f"is not pulled at {where}: run 'ollama pull {model}'"
+        else:
+            says = f"is not at {where}: it has {_shorten(self.available)}"
+        raise UserError(f"model {model!r} {says}{meant}")
 
     @property
     def _is_open(self) -> bool:
@@ -353,20 +348,18 @@ def connect(
     with ExitStack() as stack:
         with as_user_error(OllamaError, ValueError):
             child = None
+            urls: Sequence[str] = at or hosts
             if hosts[0] in CHILDREN and not at:
                 child = stack.enter_context(_start(hosts[0], config.simulator))
-            urls: Sequence[str] = at or hosts
-            if child:
                 urls = [child.host if hosts[0] == EMBEDDED else f"{OPENAI}{child.host}/v1"]
             slots = config.simulator.slots if hosts[0] in CHILDREN else None
             dispatcher = stack.enter_context(
                 open_dispatcher(config, urls, child, memory_bytes, waits=waits, slots=slots)
             )
-            models = _list_models(dispatcher, config, waits=bool(at))
             connection = Connection(
                 dispatcher=dispatcher,
                 hosts=hosts,
-                available={short_name(name): digests for name, digests in models.items()},
+                available=_list_models(dispatcher, config, waits=bool(at)),
                 child=child,
                 simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
                 simulated_target=simulated_target if EMBEDDED in hosts else None,
@@ -374,14 +367,14 @@ def connect(
             )
             try:
                 roles = connection.roles_of(config, named_by)
+                if not (config.target_model or connection.simulated_target):
+                    role = named_by.removeprefix("--").replace("-", " ")
+                    write_stderr(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
             except NoModelNamedError as error:
                 if not guesses:
                     raise
                 connection = replace(connection, is_guess=True)
                 roles = connection.roles_of(replace(config, target_model=error.one))
-        if not (config.target_model or connection.simulated_target or connection.is_guess):
-            role = named_by.removeprefix("--").replace("-", " ")
-            write_stderr(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
         yield replace(connection, roles=roles)
 
 
@@ -458,7 +451,7 @@ def _list_models(
 ) -> dict[str, list[str]]:
     """The models of all servers; a line says what is waited for, if it takes long.
 
-    An outage of servers that were there before, which `waits` says, is waited out.
+    With `waits`, an outage is waited out, of servers that were there before.
     """
     from ollama_utils.errors import OllamaError, OutageError
 
@@ -473,9 +466,9 @@ def _list_models(
             try:
                 return dispatcher.servers.models()
             except OllamaError as error:
-                if not waits:
+                if not (waits and error.retryable):
                     raise
-                if not error.retryable or time.monotonic() >= until_s:
+                if time.monotonic() >= until_s:
                     away = f"{error}: away for over {config.max_outage:g} s"
                     raise OutageError(away) from error
             time.sleep(1.0)
@@ -501,7 +494,7 @@ def keep_replies(
         replies: the run's log, if there is one, which `stack` closes.
         cache: a folder that runs share, if there is one.
         connection: whose replies.
-        digests: for each model that is called, what stands for its weights.
+        digests: see `ReplyLog`.
         stack: closes the files, once the replies under way have had some time to arrive.
 
     Raises:

@@ -43,7 +43,6 @@ _NO_SYSTEM = re.compile(
 )
 _ECHO = re.compile(r"""['"]input['"]: ?""")
 """Behind it pydantic repeats what was sent, which may be a whole request."""
-_SCHEMA = "\n\nThe JSON object must follow this schema:\n"
 
 
 class Dialect:
@@ -92,57 +91,54 @@ class Dialect:
         Raises:
             OllamaError: as `ask` raises it, where nothing else can be tried.
         """
-        rules, refused = dict(self._rules), dict[tuple[str, str], str]()
+        rules, refused, words = dict(self._rules), dict[str, list[str]](), dict[str, str]()
         while True:
             sent = _in_dialect(body, rules)
             try:
                 reply = ask(sent)
+                break
             except PromptTooLongError:
                 raise
             except (BadRequestError, ServerFaultError) as error:
                 field = _refused_field(error, body, sent, rules)
                 if field is None:
                     raise
-                refused[field, rules.get(field, _usual(field))] = error.words
                 forms = _FORMS.get(field, (field, ""))
-                left = [form for form in forms if (field, form) not in refused]
+                refused.setdefault(field, []).append(rules.get(field, forms[0]))
+                left = [form for form in forms if form not in refused[field]]
                 if not left:
                     raise
-                rules[field] = left[0]
-            else:
-                for (field, _), words in refused.items():
-                    form = rules[field]
-                    with self._lock:
-                        is_new = self._rules.get(field, _usual(field)) != form
-                        self._rules[field] = form
-                    if is_new:
-                        how = f"sends it as {form!r}" if form else "leaves it out"
-                        self._report(
-                            f"{self._at} refused {field} ({brief(words)!r}): mutagym {how} from "
-                            "now on"
-                        )
-                return reply
-
-
-def _usual(field: str) -> str:
-    return _FORMS.get(field, (field,))[0]
+                rules[field], words[field] = left[0], brief(error.words)
+        for field, said in words.items():
+            form = rules[field]
+            with self._lock:
+                is_new = self._rules.get(field) != form
+                self._rules[field] = form
+            if is_new:
+                how = f"sends it as {form!r}" if form else "leaves it out"
+                self._report(f"{self._at} refused {field} ({said!r}): mutagym {how} from now on")
+        return reply
 
 
 def _in_dialect(body: Mapping[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
     """A request as the rules have it."""
     sent = dict(body)
     for field, form in rules.items():
-        if field == "system" and form == "user" and "messages" in sent:
-            sent["messages"] = _without_system(sent["messages"])
-        elif field == "response_format" and field in body and form != "json_schema":
-            schema = sent.pop(field)["json_schema"]["schema"]
-            *others, last = sent["messages"]
-            words = last["content"] + _SCHEMA + json.dumps(schema)
-            sent["messages"] = [*others, last | {"content": words}]
-            sent |= {field: {"type": form}} if form else {}
-        elif field in body and field not in {"system", "response_format"}:
-            value = sent.pop(field)
-            sent |= {form: value} if form else {}
+        if field == "system" and form == "user":
+            if "messages" in sent and sent["messages"][0]["role"] == "system":
+                system, first, *others = sent["messages"]
+                merged = {"content": f"{system['content']}\n\n{first['content']}"}
+                sent["messages"] = [first | merged, *others]
+        elif field in body and form != "json_schema":
+            name, value = form, sent.pop(field)
+            if field == "response_format":
+                *others, last = sent["messages"]
+                schema = json.dumps(value["json_schema"]["schema"])
+                words = f"{last['content']}\n\nThe JSON object must follow this schema:\n{schema}"
+                sent["messages"] = [*others, last | {"content": words}]
+                name, value = field if form else "", {"type": form}
+            if name:
+                sent[name] = value
     return sent
 
 
@@ -169,11 +165,3 @@ def _refused_field(
         return min(found, key=found.__getitem__)
     has_system = any(message["role"] == "system" for message in messages)
     return "system" if has_system and _NO_SYSTEM.search(words) else None
-
-
-def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Messages with the system prompt before the first user turn."""
-    if messages[0]["role"] != "system":
-        return messages
-    system, first, *others = messages
-    return [first | {"content": f"{system['content']}\n\n{first['content']}"}, *others]

@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
-    CallCancelledError,
     NotInLogError,
     OllamaError,
     ServerBusyError,
@@ -60,8 +59,6 @@ from ollama_utils.types import (
     Embeddings,
     Role,
     Think,
-    Usage,
-    short_name,
 )
 from ollama_utils.wires import open_client
 
@@ -71,8 +68,7 @@ _log_warning = logging.getLogger(__name__).warning
 _MOST_TOKENS: Mapping[Role, int] = {"target": 512, "mutator": 512, "judge": 256}
 """The limit of a call that sets none. Every reply must end: a model that follows a schema may write
 white space for ever."""
-_NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}
-"""Who rewords or judges does not think unless the user asks for it."""
+_NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}  # unless the user asks
 _COUNTS = (
     "calls",  # attempts: requests that were sent
     "failures",  # how many of these failed
@@ -201,7 +197,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             OutageError: no server was there for too long.
             ModelChangedError: a model is not what it was when the run began.
         """
-        call = self.with_defaults(call)
+        call, cap = self.with_defaults(call), cap or self.servers.no_cap
         try:
             question = question_of(call)
         except BadRequestError as error:
@@ -211,7 +207,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             if self._memory is None or not question.repeatable:
                 completion = answer()
             else:
-                completion = self._memory.ask(question, answer, self._cancel_event(cap))
+                completion = self._memory.ask(question, answer, cap.closed)
             if completion.cached and self._shares_memory:  # another run may have asked for it
                 self._write(question, [], reply=as_json(completion))
         with self._lock:
@@ -278,7 +274,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             most += self._think_budget
         return replace(call, think=think, options={**call.options, "num_predict": most})
 
-    def _answer(self, question: Question, call: Call, cap: Cap | None) -> Completion:
+    def _answer(self, question: Question, call: Call, cap: Cap) -> Completion:
         """The reply of a log or a server to a call, written down; a failure stands in `error`."""
         if question.repeatable and (kept := find_in(self._logs, question)) is not None:
             return from_json(kept)
@@ -288,60 +284,43 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         probe = Call(model=call.model, prompt="Say yes.", options=options)
         try:
             completion = self._send(
-                question.model,
+                [question],
                 lambda client, stream: client.generate(call, stream=stream),
-                keep=lambda reply: self._write(question, tried_hosts, reply=as_json(reply)),
-                probe=lambda client, within_s: client.generate(probe, timeout_s=within_s),
-                cap=cap,
-                tried_hosts=tried_hosts,
+                lambda client, within_s: client.generate(probe, timeout_s=within_s),
+                cap,
+                tried_hosts,
             )
         except OllamaError as error:
-            self._write(question, tried_hosts, error=error)
             completion = Completion(text="", error=error)
         return replace(completion, attempts=len(tried_hosts))
 
     def _embed(
         self, model: str, missing: Sequence[Question], *, fresh: bool
     ) -> dict[Question, str]:
-        """The embeddings of texts that no log holds, as JSON; the attempts count for the first.
+        """The embeddings of texts that no log holds, as JSON.
 
         If two threads embed one text at the same time, the first row in the log counts for both,
         except with `fresh`.
         """
         texts = [json.loads(question.request) for question in missing]
-        replies: dict[Question, str] = {}
-        tried_hosts: list[str] = []
-
-        def keep(embeddings: Embeddings) -> None:
-            for number, row in enumerate(embeddings.rows.tolist()):
-                question = missing[number]
-                replies[question] = json.dumps(row)
-                self._write(question, [] if number else tried_hosts, reply=replies[question])
-                if not fresh:
-                    replies[question] = find_in(self._logs, question) or replies[question]
-
-        try:
-            self._send(
-                short_name(model),
-                lambda client, _stream: client.embed(model, texts),
-                keep=keep,
-                probe=lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s),
-                cap=None,
-                tried_hosts=tried_hosts,
-            )
-        except OllamaError as error:
-            self._write(missing[0], tried_hosts, error=error)
-            raise
-        return replies
+        embeddings = self._send(
+            missing,
+            lambda client, _stream: client.embed(model, texts),
+            lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s),
+            self.servers.no_cap,
+            [],
+        )
+        replies = dict(zip(missing, embeddings.texts, strict=True))
+        if fresh:
+            return replies
+        return {each: find_in(self._logs, each) or reply for each, reply in replies.items()}
 
     def _send(
         self,
-        model: str,
+        questions: Sequence[Question],
         ask: Callable[[ModelClient, bool], Reply],
-        *,
-        keep: Callable[[Reply], None],
         probe: Probe,
-        cap: Cap | None,
+        cap: Cap,
         tried_hosts: list[str],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
@@ -349,65 +328,69 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         After an error that may pass (`OllamaError.retryable`) the call is sent again, if possible
         to a server that has not failed it, after a pause that doubles each time, with jitter, or
         that the server asked for. An attempt does not count where the server was away. Each
-        attempt adds its host to `tried_hosts`.
+        attempt adds its host to `tried_hosts`. A reply, or why there is none, is written down.
+
+        `ask` puts all questions, which are of one model, to a client, and may have the reply
+        streamed; `probe` asks for as little as possible in the same way.
         """
-        cancelled = self._cancel_event(cap)
         failures = 0
-        while True:
-            place = self.servers.enter(model, tried_hosts, cancelled)
-            try:
-                with cap.place() if cap else nullcontext():
-                    self.rate.wait(cancelled)
-                    return self._attempt(place, ask, keep, probe, tried_hosts)
-            except OllamaError as error:
+        try:
+            while True:
+                place = self.servers.enter(questions[0].model, tried_hosts, cap)
+                try:
+                    self.rate.wait(cap)
+                    return self._attempt(place, questions, ask, probe, tried_hosts)
+                except OllamaError as error:
+                    why = error
+                finally:
+                    self.servers.leave(place)
+                failures += not (why.retryable and self.servers.was_away(place))
                 self.servers.raise_if_ended()
-                if not error.retryable:
-                    raise
-                why = error
-            finally:
-                self.servers.leave(place)
-            failures += not self.servers.was_away(place, cancelled)
-            self.servers.raise_if_ended()
-            if failures >= self._attempts:
-                raise why
-            if cancelled.wait(self._pause_s(len(tried_hosts), why)):
-                self.servers.raise_if_ended()
-                raise CallCancelledError("the run was stopped before there was an answer")
+                if failures >= self._attempts or not why.retryable:
+                    raise why
+                cap.closed.wait(self._pause_s(len(tried_hosts), why))
+        except OllamaError as error:
+            self._write(questions[0], tried_hosts, error=error)
+            raise
 
     def _attempt(
         self,
         place: Place,
+        questions: Sequence[Question],
         ask: Callable[[ModelClient, bool], Reply],
-        keep: Callable[[Reply], None],
         probe: Probe,
         tried_hosts: list[str],
     ) -> Reply:
         """One attempt at a server, counted, its reply written down."""
         is_streamed = self.servers.sent(place)
         with self._lock:
-            self._totals["calls"] += 1
-            self._totals["retries"] += bool(tried_hosts)
             self.in_flight += 1
+        self._count(calls=1, retries=bool(tried_hosts))
         tried_hosts.append(place.server.host)
         try:
             reply = ask(place.server.client, is_streamed)
             self.servers.raise_if_ended()
-            keep(reply)
+            for number, text in enumerate(_as_texts(reply)):  # the attempts count for the first
+                self._write(questions[number], [] if number else tried_hosts, reply=text)
         except BaseException as error:
             self.servers.failed(place, error, probe)
-            with self._lock:
-                self._totals["failures"] += 1
-                self.in_flight -= 1
+            self._count(failures=1)
             raise
+        finally:
+            with self._lock:
+                self.in_flight -= 1
         self.servers.answered(place, reply.usage)
-        usage = reply.usage or Usage()
-        with self._lock:
-            for name in USAGE_TOKENS:
-                self._totals[name] += getattr(usage, name)
-            self._totals["queue_s"] += usage.queue_s
-            self._totals["busy_s"] += usage.prefill_s + usage.decode_s
-            self.in_flight -= 1
+        if usage := reply.usage:
+            tokens = {name: getattr(usage, name) for name in USAGE_TOKENS}
+            busy_s = usage.prefill_s + usage.decode_s
+            self._count(**tokens, queue_s=usage.queue_s, busy_s=busy_s)
         return reply
+
+    def _count(self, **more: float) -> None:
+        """Add to the totals, by their names."""
+        with self._lock:
+            for name, number in more.items():
+                self._totals[name] += number
 
     def _pause_s(self, attempts: int, error: OllamaError) -> float:
         """The seconds between so many attempts and the next; a busy server may ask for more."""
@@ -415,10 +398,6 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         pause_s = min(doubled_s + random.uniform(0, self._backoff_s), _MAX_BACKOFF_S)
         asked_s = error.retry_after_s if isinstance(error, ServerBusyError) else None
         return max(pause_s, asked_s or 0.0)
-
-    def _cancel_event(self, cap: Cap | None) -> threading.Event:
-        """Is set once nobody waits for a call with this cap any more; `cancel` closes all caps."""
-        return self.servers.closed if cap is None else cap.closed
 
     def _write(
         self,
@@ -439,3 +418,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 server=tried_hosts[-1] if tried_hosts else "",
                 attempts=0 if isinstance(error, NotInLogError) else len(tried_hosts),
             )
+
+
+def _as_texts(reply: Completion | Embeddings) -> list[str]:
+    """The replies to the questions of one request, as logs keep them."""
+    return [as_json(reply)] if isinstance(reply, Completion) else reply.texts

@@ -12,7 +12,7 @@ import threading
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from hashlib import sha256
 from pathlib import Path
@@ -89,9 +89,8 @@ def make_encoder(
     Args:
         name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
             sentence-transformers model, by name or path.
-        dispatcher: sends the calls of an `ollama:` encoder.
-        store: a log of replies that keeps what a sentence-transformers model has encoded for later
-            runs; what an `ollama:` encoder gets, the dispatcher keeps.
+        dispatcher: sends the calls of an `ollama:` encoder, and keeps what they get.
+        store: a log of replies that keeps what other models have encoded for later runs.
 
     Raises:
         UnknownEncoderError: there is no such encoder; the message says what to do.
@@ -99,15 +98,17 @@ def make_encoder(
         OllamaError: the server of an `ollama:` encoder does not embed.
     """
     kind, _, rest = name.partition(":")
-    if kind == "hashing":
-        return CachedEncoder(HashingEncoder(_dimension(name, rest)))
-    if kind == "ollama":
-        if dispatcher is None or not rest:
-            raise UnknownEncoderError(
-                f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'"
-            )
+    if kind not in {"hashing", "ollama"}:
+        return CachedEncoder(local_encoder(name), store=store)
+    if kind == "ollama" and dispatcher and rest:
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
-    return CachedEncoder(local_encoder(name), store=store)
+    dimension = rest or str(_DEFAULT_DIMENSION)
+    if kind == "hashing" and dimension.isdecimal() and 1 <= int(dimension) <= _MOST_DIMENSION:
+        return CachedEncoder(HashingEncoder(int(dimension)))
+    raise UnknownEncoderError(
+        f"encoder {name!r:.60}: expected 'hashing', 'hashing:N' with a dimension N from 1 to "
+        f"{_MOST_DIMENSION}, or 'ollama:MODEL' and a server"
+    )
 
 
 class CachedEncoder:
@@ -147,8 +148,7 @@ class CachedEncoder:
         """(N, D) rows of length 1; a text's row does not depend on the other texts.
 
         Raises:
-            EncodingError: some texts are not valid Unicode, or have no row: this thread's attempt
-                failed, or that of another at the same time.
+            EncodingError: some texts are not valid Unicode, or have no row.
             ReplyLogError: the store cannot be read or written.
         """
         cut = {text: pieces(text) for text in texts if is_text(text)}
@@ -190,8 +190,9 @@ class CachedEncoder:
     def _find_or_encode(self, new: Mapping[str, Future[Row]]) -> None:
         """Give each text its row, from the log where it is there, or why it has none."""
         for text, future in new.items():
-            if (row := self._find(text)) is not None:
-                future.set_result(row)
+            reply = self._log.find(embed_question(self.name, text)) if self._log else None
+            if reply is not None:
+                future.set_result(np.array(row_from_json(reply), dtype=np.float32))
         unknown = [text for text, future in new.items() if not future.done()]
         if not unknown:
             return
@@ -203,21 +204,12 @@ class CachedEncoder:
         for index, (text, row) in enumerate(zip(unknown, rows, strict=True)):
             if index in failures:
                 new[text].set_exception(failures[index])
-            else:
-                self._write(text, row)
-                new[text].set_result(row.copy())
-
-    def _find(self, text: str) -> Row | None:
-        """A text's row in the log, if there is one."""
-        reply = self._log.find(embed_question(self.name, text)) if self._log else None
-        row = np.array(row_from_json(reply) if reply is not None else [], dtype=np.float32)
-        return row if row.shape == (self.dimension,) else None
-
-    def _write(self, text: str, row: Row) -> None:
-        if self._log:
-            # Nine digits are all bits of a float32; those of a float64 take twice as long to read.
-            numbers = ", ".join(f"{number:.8e}" for number in row.tolist())
-            self._log.write(embed_question(self.name, text), reply=f"[{numbers}]")
+                continue
+            if self._log:
+                # Nine digits are all bits of a float32; a float64's take twice as long to read.
+                numbers = ", ".join(f"{number:.8e}" for number in row.tolist())
+                self._log.write(embed_question(self.name, text), reply=f"[{numbers}]")
+            new[text].set_result(row.copy())
 
 
 def pieces(text: str) -> list[str]:
@@ -243,23 +235,17 @@ def _halves(text: str) -> list[str]:
 
 def _joined(rows: Sequence[Row]) -> Row:
     """The row of a text, of those of its pieces."""
-    if len(rows) == 1:
-        return rows[0]
-    head, *between, last = rows
+    head, *between = rows[:-1] or rows
     if between:
         head = unit_rows([head + np.mean(between, axis=0)])[0]
-    row: Row = unit_rows([head + last])[0]
-    return row
+    return unit_rows([head + rows[-1]])[0] if len(rows) > 1 else head
 
 
 class HashingEncoder:
-    """Words and character trigrams hashed into signed buckets: fast, and the same everywhere.
+    """Words and character trigrams hashed into D signed buckets: fast, and the same everywhere.
 
     Texts that share words are near each other; meaning it does not know. For tests and benchmarks.
     The hashing trick is that of Weinberger et al., 2009 (arXiv 0902.2206).
-
-    Args:
-        dimension: D, the number of buckets.
     """
 
     def __init__(self, dimension: int = _DEFAULT_DIMENSION) -> None:
@@ -270,31 +256,12 @@ class HashingEncoder:
         """(N, D) rows of length 1; a text without words gives (1, 0, ..., 0)."""
         rows = np.zeros((len(texts), self.dimension))
         for row, text in zip(rows, texts, strict=True):
-            for part in _words_and_trigrams(text):
-                code = zlib.crc32(part.encode("utf-8"))
-                row[code % self.dimension] += 1.0 if code >> _SIGN_BIT else -1.0
+            for word in _WORD.findall(text.casefold()):
+                trigrams = [f" {word} "[start : start + 3] for start in range(len(word))]
+                for part in [word, *trigrams]:
+                    code = zlib.crc32(part.encode("utf-8"))
+                    row[code % self.dimension] += 1.0 if code >> _SIGN_BIT else -1.0
         return unit_rows(rows)
-
-
-def _words_and_trigrams(text: str) -> Iterator[str]:
-    """The words of a text, and the trigrams of each word between its blanks."""
-    for word in _WORD.findall(text.casefold()):
-        yield word
-        padded = f" {word} "
-        yield from (padded[start : start + 3] for start in range(len(word)))
-
-
-def _dimension(name: str, written: str) -> int:
-    try:
-        dimension = int(written or _DEFAULT_DIMENSION)
-    except ValueError:
-        dimension = 0
-    if not 1 <= dimension <= _MOST_DIMENSION:
-        raise UnknownEncoderError(
-            f"encoder {name!r:.60}: expected 'hashing' or 'hashing:N' with a dimension N from 1 "
-            f"to {_MOST_DIMENSION}"
-        )
-    return dimension
 
 
 class OllamaEncoder:
@@ -305,14 +272,7 @@ class OllamaEncoder:
     the server that is broken, and the error is that of all the request's texts.
 
     Texts of several threads are not put into one request: how many requests a run makes would
-    depend on timing.
-
-    Args:
-        dispatcher: sends the calls.
-        model: the embedding model's name.
-
-    Raises:
-        OllamaError: the model does not embed; it is tried once, to learn the dimension.
+    depend on timing. Its first call is made at once, to learn the dimension.
     """
 
     def __init__(self, dispatcher: Dispatcher, model: str) -> None:

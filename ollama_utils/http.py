@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import os
 import re
@@ -60,7 +61,7 @@ _TLS_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
 class Reply(NamedTuple):
-    """A whole reply, of any status but a redirection's."""
+    """A whole reply."""
 
     status: int
     body: bytes
@@ -68,62 +69,51 @@ class Reply(NamedTuple):
     """Seconds after which the server wants to be asked again; None where it does not say."""
 
 
-class _Request:
-    """A request under way."""
+class _Request(io.RawIOBase):
+    """A request under way, and the file that its reply is read from.
 
-    def __init__(self, method: str, target: str, content: bytes | None, timeout_s: float) -> None:
-        self.method, self.target, self.content = method, target, content
-        self.timeout_s = timeout_s
-        self.sent_s = self.counts_from_s = time.monotonic()
-        """When the server's silence began. It begins anew with each reply to a request that was
-        sent before this one, since until then this one may have waited in the server's queue."""
-        self.end_s = self.sent_s + WHOLE_REPLY * timeout_s
-
-    def wait_for_reply(self, connected: socket.socket) -> None:
-        """Wait for the first byte of the reply, or for the end of the connection.
-
-        Raises:
-            TimeoutError: the server is silent for too long.
-        """
-        while True:
-            late_s = min(self.counts_from_s + self.timeout_s, self.end_s)
-            connected.settimeout(max(0.001, late_s - time.monotonic()))
-            try:
-                if isinstance(connected, _TlsSocket):
-                    connected.peek()
-                else:
-                    connected.recv(1, socket.MSG_PEEK)
-            except TimeoutError:
-                if late_s == min(self.counts_from_s + self.timeout_s, self.end_s):
-                    raise
-            else:
-                connected.settimeout(self.timeout_s)
-                return
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """A TLS connection whose next byte can be looked at.
-
-    MSG_PEEK would see records that hold no byte of a reply, such as the tickets of TLS 1.3.
+    That of `socket.makefile` cannot be read any more after a timeout.
     """
 
-    _peeked = b""
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.sent_s = self.silent_from_s = time.monotonic()
+        """When the server's silence began. It begins anew with each word, and with each reply to a
+        request that was sent before this one: until then this one may wait in a queue."""
+        self.end_s = self.sent_s + WHOLE_REPLY * timeout_s
+        self.connected: socket.socket | None = None
+        self.is_answered = False
+        """Whether a byte of the reply was read."""
 
-    def peek(self) -> None:
-        """Wait for the next byte, or for the end of the connection."""
-        self._peeked = self._peeked or self.recv(1)
+    def late_s(self) -> float:
+        """When the server has been silent for too long, or should have ended its reply."""
+        return min(self.silent_from_s + self.timeout_s, self.end_s)
 
-    def recv_into(
-        self,
-        buffer: Any,  # noqa: ANN401 - a writable buffer
-        nbytes: int | None = None,
-        flags: int = 0,
-    ) -> int:
-        """Read, as `http.client` does; a byte that was looked at comes first."""
-        if not self._peeked:
-            return super().recv_into(buffer, nbytes, flags)
-        buffer[:1], self._peeked = self._peeked, b""
-        return 1
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """What `http.client` asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a writable buffer
+        while self.connected:
+            self.connected.settimeout(max(0.001, self.late_s() - time.monotonic()))
+            try:
+                count = self.connected.recv_into(buffer)
+            except TimeoutError:
+                if time.monotonic() < self.late_s():
+                    continue
+                raise
+            self.silent_from_s = time.monotonic()
+            if self.silent_from_s >= self.end_s:
+                raise TimeoutError
+            self.is_answered = self.is_answered or count > 0
+            return count
+        return 0
+
+    def close(self) -> None:
+        """Stay open: the request may be sent again, on another connection."""
 
 
 class HttpClient:
@@ -133,10 +123,8 @@ class HttpClient:
     server on this machine. Certificates are certifi's, or those of SSL_CERT_FILE and SSL_CERT_DIR.
 
     Args:
-        url: the server's base URL with its port; each request's path is added to its path.
-        name: the server's name in messages.
-        server: what kind of server it is, such as "Ollama server"; for messages.
-        start: what to do then.
+        url: the server's base URL with its port.
+        name: the server in messages; `server` and `start`: see `ModelClient`.
         timeout_s: seconds that a server may be silent; a whole reply may take ten times as many.
         headers: sent with each request.
 
@@ -154,163 +142,148 @@ class HttpClient:
         timeout_s: float,
         headers: Mapping[str, str],
     ) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port
+        parts = httpx.URL(url)  # which writes any name and path in ASCII
+        self._address = (parts.raw_host.decode(), urlsplit(url).port)
         self._server, self._start, self._timeout_s = server, start, timeout_s
         self._tls = trusted_certificates() if parts.scheme == "https" else None
         self._proxy = None if is_loopback(url) else proxy_to(url)
-        self._headers, self._path = dict(headers), parts.path.rstrip("/")
+        self._path, host = parts.raw_path.decode().rstrip("/"), parts.netloc.decode()
+        self._headers = {"Host": host, "Accept-Encoding": "identity", **headers}
         self.at = repr(name)
         """The server as messages name it."""
         if self._proxy:
             proxy, variable = self._proxy
-            self.at += (
-                f" through the proxy http://{proxy.hostname}:{proxy.port} that {variable} names"
-            )
+            address = f"http://{proxy.hostname}:{proxy.port}"
+            self.at += f" through the proxy {address} that {variable} names"
             if not self._tls:  # a proxy for plain HTTP is asked for the whole URL
-                self._path = f"{parts.scheme}://{parts.netloc}{self._path}"
+                self._path = f"{parts.scheme}://{host}{self._path}"
                 self._headers |= _credentials(proxy)
-        self._idle: deque[http.client.HTTPConnection] = deque()
-        self._in_use: dict[http.client.HTTPConnection, socket.socket] = {}
+        self._idle: deque[socket.socket] = deque()
         self._under_way: set[_Request] = set()
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def request(
-        self, method: str, path: str, body: object = None, *, timeout_s: float | None = None
-    ) -> Reply:
+    def request(self, path: str, body: object = None, *, timeout_s: float | None = None) -> Reply:
         """Send a request, and read its reply to the end.
 
         A connection that was used before and ends before a byte of the reply is opened anew at
         once: the server had closed it meanwhile.
 
         Args:
-            method: GET or POST.
             path: behind the base URL.
-            body: is sent as JSON.
+            body: is sent by POST as JSON; None: it is a GET.
             timeout_s: in place of the client's.
 
         Raises:
             OllamaError: there is no whole reply.
         """
-        timeout_s = timeout_s or self._timeout_s
-        content = None if body is None else self._as_json(body)
-        sent = _Request(method, self._path + path, content, timeout_s)
+        sent = _Request(timeout_s or self._timeout_s)
+        try:
+            written = "" if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False)
+            content = written.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            message = f"the request to {self.at} cannot be written as JSON: "
+            raise BadRequestError(message + brief(ascii(str(error)))) from error
         with self._lock:
             self._under_way.add(sent)
         try:
-            connection, reply = self._send(sent)
-            whole = self._read(connection, reply, sent.end_s)
+            reply = self._send(sent, path, content)
         except TimeoutError as error:
-            late = f"did not answer within {timeout_s:g} s"
+            late = f"answer within {sent.timeout_s:g} s"
             if time.monotonic() >= sent.end_s:
-                late = f"did not end its reply within {WHOLE_REPLY * timeout_s:g} s"
+                late = f"end its reply within {WHOLE_REPLY * sent.timeout_s:g} s"
             do = "allow more time (--call-timeout-s), or put fewer calls in flight"
-            raise self._failure(CallTimeoutError(f"{self.at} {late}: {do}")) from error
+            raise self._failure(CallTimeoutError(f"{self.at} did not {late}: {do}")) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            why = brief(f"{type(error).__name__}: {error}")
-            raise self._failure(
-                BrokenReplyError(f"{self.at} broke off its reply: {why}")
-            ) from error
+            message = f"{self.at} broke off its reply: {brief(f'{type(error).__name__}: {error}')}"
+            raise self._failure(BrokenReplyError(message)) from error
         finally:
             with self._lock:
                 self._under_way.remove(sent)
         with self._lock:
             for later in self._under_way:
                 if later.sent_s > sent.sent_s:
-                    later.counts_from_s = time.monotonic()
-        return whole
+                    later.silent_from_s = time.monotonic()
+        return reply
 
     def close(self) -> None:
         """End the requests under way, and all later ones, with CallCancelledError."""
         self._is_closed = True
-        while self._idle:
-            self._idle.pop().close()
-        for connected in list(self._in_use.values()):
+        with suppress(IndexError):  # another thread may close them, too
+            while True:
+                self._idle.pop().close()
+        with self._lock:
+            connected = [sent.connected for sent in self._under_way if sent.connected]
+        for each in connected:
             with suppress(OSError):  # it ended by itself
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # under TLS, from any thread
+                socket.socket.shutdown(each, socket.SHUT_RDWR)  # under TLS, from any thread
 
-    def _as_json(self, body: object) -> bytes:
-        try:
-            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            why = brief(ascii(str(error)))
-            message = f"the request to {self.at} cannot be written as JSON: {why}"
-            raise BadRequestError(message) from error
-
-    def _send(self, sent: _Request) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Send a request, and read the head of its reply."""
+    def _send(self, sent: _Request, path: str, content: bytes) -> Reply:
+        """Send a request on an idle connection, or a new one, and read its reply."""
+        method = "POST" if content else "GET"
+        lines = [f"{method} {self._path}{path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in self._headers.items()]
+        if content:
+            lines.append(f"Content-Length: {len(content)}")
+        message = "\r\n".join([*lines, "", ""]).encode("ascii") + content
         while True:
             try:
-                connection, is_used = self._idle.pop(), True
+                connected, is_used = self._idle.pop(), True
             except IndexError:
-                connection, is_used = self._connect(sent.timeout_s), False
-            self._in_use[connection] = connection.sock
-            if self._is_closed:  # `close` may have missed it
-                self._drop(connection)
-                raise self._cancelled()
+                connected, is_used = self._connect(sent.timeout_s), False
+            sent.connected, is_kept = connected, False
             try:
-                connection.sock.settimeout(sent.timeout_s)
-                try:
-                    connection.request(sent.method, sent.target, sent.content, self._headers)
-                except _ENDED:
-                    if is_used:
-                        raise
-                    # A server may refuse a request before it has read all of it: read its reply.
-                sent.wait_for_reply(connection.sock)
-                return connection, connection.getresponse()
-            except BaseException as error:
-                self._drop(connection)
-                if not (is_used and isinstance(error, _ENDED)):
+                if self._is_closed:  # `close` may have missed this connection
+                    raise self._failure()
+                connected.settimeout(sent.timeout_s)
+                with suppress(*_ENDED):  # a request may be refused before all of it is read
+                    connected.sendall(message)
+                with http.client.HTTPResponse(sent, method=method) as reply:  # type: ignore[arg-type]  # a file's maker
+                    reply.begin()
+                    body = self._read(reply)
+                is_kept = not reply.will_close
+                return Reply(reply.status, body, _retry_after_s(reply.getheader("Retry-After")))
+            except _ENDED:
+                if sent.is_answered or not is_used:
                     raise
-
-    def _read(
-        self, connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, end_s: float
-    ) -> Reply:
-        """Read the rest of a reply; a connection that is still good is kept."""
-        parts, size, is_whole = [], 0, False
-        try:
-            if reply.status // 100 == _REDIRECTION:
-                place = brief(reply.getheader("Location") or "nowhere")
-                raise BadRequestError(
-                    f"{self.at} answered {reply.status}: it points to {place!r}; nothing was sent "
-                    "there: name that address with --ollama-host if you mean it"
-                )
-            while part := reply.read1(_AT_ONCE):
-                parts.append(part)
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise BadReplyError(f"{self.at} sent more than {MOST_BYTES} bytes: unread")
-                if time.monotonic() > end_s:
-                    raise TimeoutError
-            if reply.length or self._is_closed:  # which may look like the end of a reply
-                raise http.client.IncompleteRead(b"", reply.length)
-            is_whole = not reply.will_close
-        finally:
-            reply.close()
-            if is_whole:
-                del self._in_use[connection]
-                self._idle.append(connection)
+            finally:
+                if is_kept:
+                    self._idle.append(connected)
+                else:
+                    connected.close()
                 if self._is_closed:  # in the meantime
                     self.close()
-            else:
-                self._drop(connection)
-        return Reply(reply.status, b"".join(parts), _retry_after_s(reply.getheader("Retry-After")))
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A new connection."""
+    def _read(self, reply: http.client.HTTPResponse) -> bytes:
+        """The body of a reply, whole."""
+        if reply.status // 100 == _REDIRECTION:
+            place = brief(reply.getheader("Location") or "nowhere")
+            raise BadRequestError(
+                f"{self.at} answered {reply.status}: it points to {place!r}; nothing was sent "
+                "there: name that address with --ollama-host if you mean it"
+            )
+        parts, size = [], 0
+        while part := reply.read1(_AT_ONCE):
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise BadReplyError(f"{self.at} sent more than {MOST_BYTES} bytes: unread")
+        if reply.length or self._is_closed:  # which may look like the end of a reply
+            raise http.client.IncompleteRead(b"", reply.length)
+        return b"".join(parts)
+
+    def _connect(self, timeout_s: float) -> socket.socket:
+        """A new connection, through the proxy if there is one."""
         if self._is_closed:
-            raise self._cancelled()
-        near, proxy = (self._host, self._port), self._proxy and self._proxy[0]
-        first = (proxy.hostname or "", proxy.port) if proxy else near
+            raise self._failure()
+        proxy = self._proxy and self._proxy[0]
+        first = (proxy.hostname or "", proxy.port) if proxy else self._address
         connect_s = min(timeout_s, CONNECT_S)
-        connection: http.client.HTTPConnection
+        connection = http.client.HTTPConnection(*first, timeout=connect_s)
         if self._tls:
             connection = http.client.HTTPSConnection(*first, timeout=connect_s, context=self._tls)
-        else:
-            connection = http.client.HTTPConnection(*first, timeout=connect_s)
-        if proxy and self._tls:
-            connection.set_tunnel(*near, headers=_credentials(proxy))
+            if proxy:
+                connection.set_tunnel(*self._address, headers=_credentials(proxy))
         try:
             connection.connect()
         except (OSError, UnicodeError, http.client.HTTPException) as error:
@@ -319,17 +292,12 @@ class HttpClient:
             do = "name the host in NO_PROXY, or another proxy" if proxy else self._start
             message = f"no {self._server} answers at {self.at}{why}: {do}"
             raise self._failure(ServerUnreachableError(message)) from error
-        return connection
+        return connection.sock
 
-    def _drop(self, connection: http.client.HTTPConnection) -> None:
-        self._in_use.pop(connection, None)
-        connection.close()
-
-    def _failure(self, error: OllamaError) -> OllamaError:
+    def _failure(self, error: OllamaError | None = None) -> OllamaError:
         """The error of a request; that it was cancelled, where that is why."""
-        return self._cancelled() if self._is_closed else error
-
-    def _cancelled(self) -> CallCancelledError:
+        if error and not self._is_closed:
+            return error
         return CallCancelledError(f"the client of {self.at} was closed before the reply")
 
 
@@ -349,14 +317,11 @@ def trusted_certificates() -> ssl.SSLContext:
             f"{files} cannot be used ({error}): name another file, or leave it unset"
         ) from error
     context.set_alpn_protocols(["http/1.1"])
-    context.sslsocket_class = _TlsSocket
     return context
 
 
 def proxy_to(url: str) -> tuple[SplitResult, str] | None:
     """The proxy that the environment names for a URL, with its port, and the variable that does.
-
-    Hosts of no_proxy are read as urllib reads them.
 
     Raises:
         ValueError: it cannot be used.
@@ -378,23 +343,10 @@ def proxy_to(url: str) -> tuple[SplitResult, str] | None:
 
 
 def _credentials(proxy: SplitResult) -> dict[str, str]:
-    """The header that carries the user and password of a proxy's URL."""
     if not proxy.username:
         return {}
     user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
     return {"Proxy-Authorization": f"Basic {base64.b64encode(user).decode()}"}
-
-
-def key_from_environment(variable: str) -> str:
-    """An API key from the environment; "" where there is none.
-
-    Raises:
-        ValueError: no header can hold it; the message does not show it.
-    """
-    key = os.environ.get(variable, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ValueError(f"{variable} holds characters that no header can; expected ASCII alone")
-    return key
 
 
 def brief(text: str) -> str:

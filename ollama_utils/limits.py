@@ -15,34 +15,20 @@ from ollama_utils.errors import CallCancelledError
 from ollama_utils.threads import POLL_S
 from ollama_utils.types import Usage
 
-_START = 16
-"""The limit before the first reply."""
-_MOST = 1024
-"""The highest limit."""
-_MEMORY = 24
-"""Means are taken over so many replies."""
-_WAITED_SHARE = 0.1
-"""A call waited for a slot if its wait was longer than this share of a service ..."""
-_WAITED_S = 0.003
-"""... and than so many seconds."""
-_WAITS = 64
-"""The slots are counted at so many of the latest waits."""
-_FEWEST_WAITS = 8
-"""With fewer waits the slots are not counted."""
-_SERVICES = 512
-"""So many of the latest services are kept, to be counted at each wait."""
-_COUNT_EVERY = 4
-"""The slots are counted after every so many replies."""
-_NEARLY_ALL = 0.9
-"""The limit follows this quantile of the counts, not their median: some waits have other causes."""
-_AGREE = 0.5
-"""The slots are stated if at least this share of the counts equals the median."""
-_LONG_S = 5.0
-"""Calls that take longer are streamed: the words show that the server is at work."""
-_FEWER = 4
-"""After the server ran out of memory, the limit is lowered by one in so many, at least by one."""
-_RECOVERY = 8
-"""After so many rounds of replies without such a failure, the limit is raised by one."""
+_START, _MOST = 16, 1024  # the limit before the first reply, and the highest one
+_MEMORY = 24  # means are taken over so many replies
+# A call waited for a slot if its wait was longer than this share of a service, and than this.
+_WAITED_SHARE, _WAITED_S = 0.1, 0.003
+# The slots are counted at so many of the latest waits, once there are at least so many.
+_WAITS, _FEWEST_WAITS = 64, 8
+_SERVICES = 512  # so many of the latest services are kept, to be counted at each wait
+_COUNT_EVERY = 4  # replies
+_NEARLY_ALL = 0.9  # the limit follows this quantile of the counts: some waits have other causes
+_AGREE = 0.5  # the slots are stated if at least this share of the counts equals the median
+_LONG_S = 5.0  # calls that take longer are streamed: the words show that the server is at work
+# After the server ran out of memory, the limit is lowered by one in so many, at least by one, and
+# raised by one after so many rounds of replies without such a failure.
+_FEWER, _RECOVERY = 4, 8
 _MINUTE_S = 60.0
 
 
@@ -70,19 +56,13 @@ class Limit:
         """How many calls are served at once; None while the replies do not agree on it."""
         self._is_given, self._has_known_slots = given is not None, slots is not None
         self._value = given or _START
-        self._overload_limit = math.inf
-        """An upper bound on `value`: with more calls the server dropped them all."""
+        self._overload_limit = math.inf  # with more calls the server dropped them all
         self._lowered_s = -math.inf
         self._replies = 0
-        self._overhead_s = 0.0
-        """The mean seconds of a round trip that the server does not account for."""
-        self._sent: dict[int, float] = {}
-        """When each call under way was sent, by its number."""
-        self._number = 0
-        self._services: deque[tuple[float, float]] = deque(maxlen=_SERVICES)
-        """The start and the end of each service."""
-        self._waits: deque[float] = deque(maxlen=_WAITS)
-        """The middles of waits."""
+        self._overhead_s = 0.0  # the mean of a round trip that the server does not account for
+        self._sent_s: list[float] = []  # of the calls under way, the first one first
+        self._services: deque[tuple[float, float]] = deque(maxlen=_SERVICES)  # starts and ends
+        self._waits: deque[float] = deque(maxlen=_WAITS)  # their middles
 
     @property
     def value(self) -> int:
@@ -105,20 +85,18 @@ class Limit:
         slots = self.slots or self.value
         return self.service_s * max(1.0, (self.in_flight + 1) / slots), self.in_flight - slots
 
-    def send(self, now_s: float) -> int:
-        """A call goes out; returns its number."""
-        self._number += 1
-        self._sent[self._number] = now_s
-        return self._number
+    def send(self, now_s: float) -> None:
+        """A call goes out now; `answer` or `fail` names it by this moment."""
+        self._sent_s.append(now_s)
 
-    def answer(self, number: int, now_s: float, usage: Usage | None) -> None:
+    def answer(self, sent_s: float, now_s: float, usage: Usage | None) -> None:
         """A call ended with a reply."""
-        was_full = len(self._sent) >= self.value
-        sent_s = self._sent.pop(number)
+        was_full = len(self._sent_s) >= self.value
+        self._sent_s.remove(sent_s)
         self._overload_limit += 1 / (_RECOVERY * self._overload_limit)
         waited = self._note(sent_s, now_s, usage or Usage())
         if not self._has_known_slots and self._replies % _COUNT_EVERY == 0:
-            self._count(until_s=min(self._sent.values(), default=now_s))
+            self._count(until_s=self._sent_s[0] if self._sent_s else now_s)
         if self._is_given:
             return
         if self._most_slots is not None and (waited or self._has_known_slots):
@@ -129,16 +107,13 @@ class Limit:
         elif was_full and not waited:
             self._value = min(_MOST, self._value + 1)
 
-    def fail(self, number: int, now_s: float, *, is_overload: bool) -> None:
+    def fail(self, sent_s: float, now_s: float, *, is_overload: bool) -> None:
         """A call ended with an error.
 
-        Args:
-            number: the call's.
-            now_s: the moment.
-            is_overload: the server dropped all its calls, since too many were under way: fewer
-                are sent from now on. Calls that were dropped together lower the limit once.
+        With `is_overload` the server dropped all its calls, since too many were under way: fewer
+        are sent from now on. Calls that were dropped together lower the limit once.
         """
-        sent_s = self._sent.pop(number)
+        self._sent_s.remove(sent_s)
         if is_overload and sent_s > self._lowered_s:
             self._lowered_s = now_s
             self._overload_limit = max(1, self.in_flight - max(1, self.in_flight // _FEWER))
@@ -185,41 +160,23 @@ class Cap:
         ValueError: the limit is less than 1.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         if limit < 1:
             raise ValueError(f"a cap must be at least 1, got {limit!r}")
-        self.in_flight = 0
-        """The calls under way now."""
-        self.max_in_flight = 0
-        """The most that were under way at once."""
+        self.limit = limit
+        self.in_flight = self.max_in_flight = 0
+        """The calls under way now, and the most that were."""
         self.closed = threading.Event()
         """Set once the cap is closed."""
-        self._free = threading.Semaphore(limit)
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Turn away the calls that are not sent yet, and all later ones."""
         self.closed.set()
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Wait for a place among the calls under way, and hold it within `with`.
-
-        Raises:
-            CallCancelledError: the cap is closed.
-        """
-        while not self._free.acquire(timeout=POLL_S):
-            _check(self.closed)
-        with self._lock:
-            self.in_flight += 1
-            self.max_in_flight = max(self.max_in_flight, self.in_flight)
-        try:
-            _check(self.closed)
-            yield
-        finally:
-            with self._lock:
-                self.in_flight -= 1
-            self._free.release()
+    def raise_if_closed(self) -> None:
+        """Raise CallCancelledError where the cap is closed."""
+        if self.closed.is_set():
+            raise CallCancelledError("the run was stopped before the call was made")
 
 
 class RateLimit:
@@ -227,8 +184,7 @@ class RateLimit:
 
     def __init__(self) -> None:
         self._limits = [math.inf]
-        self._turn = threading.Lock()
-        """Held by the call that is sent next."""
+        self._turn = threading.Lock()  # held by the call that is sent next
         self._last_s = -math.inf
 
     @contextmanager
@@ -249,23 +205,18 @@ class RateLimit:
         finally:
             self._limits.remove(limit)
 
-    def wait(self, cancelled: threading.Event) -> None:
+    def wait(self, cap: Cap) -> None:
         """Wait until the rate allows the next call.
 
         Raises:
-            CallCancelledError: `cancelled` was set before that.
+            CallCancelledError: the cap was closed before that.
         """
         while not self._turn.acquire(timeout=POLL_S):
-            _check(cancelled)
+            cap.raise_if_closed()
         try:
             while (left_s := self._last_s + _MINUTE_S / min(self._limits) - time.monotonic()) > 0:
-                _check(cancelled)
-                cancelled.wait(min(left_s, POLL_S))
+                cap.raise_if_closed()
+                cap.closed.wait(min(left_s, POLL_S))
             self._last_s = time.monotonic()
         finally:
             self._turn.release()
-
-
-def _check(cancelled: threading.Event) -> None:
-    if cancelled.is_set():
-        raise CallCancelledError("the run was stopped before the call was made")

@@ -49,42 +49,32 @@ class ReplyMemory:
             answer: asks for the reply.
             cancelled: set once nobody waits here any more.
         """
+        stopped = Completion(text="", error=CallCancelledError("the run was stopped"), attempts=0)
         own: Future[Completion] = Future()
-        reply = _stopped()  # what those who wait get after a Ctrl-C
+        while True:
+            with self._lock:
+                if (known := self._known.get(question)) is not None:
+                    return replace(known[1], cached=True, attempts=0)
+                future = self._in_flight.setdefault(question, own)
+            if future is own:
+                break
+            while not wait([future], POLL_S).done and not cancelled.is_set():
+                pass
+            shared = future.result() if future.done() else stopped
+            if not isinstance(shared.error, CallCancelledError) or cancelled.is_set():
+                return replace(shared, cached=shared.error is None, attempts=0)
+        reply = stopped  # what those who wait get after a Ctrl-C
         try:
-            while True:
-                with self._lock:
-                    if (known := self._known.get(question)) is not None:
-                        return replace(known[1], cached=True, attempts=0)
-                    future = self._in_flight.setdefault(question, own)
-                if future is own:
-                    break
-                shared = _shared(future, cancelled)
-                if not isinstance(shared.error, CallCancelledError) or cancelled.is_set():
-                    return replace(shared, cached=shared.error is None, attempts=0)
             reply = answer()
         except Exception as error:
             own.set_exception(error)
             raise
         finally:
             with self._lock:
-                if self._in_flight.get(question) is own:
-                    del self._in_flight[question]
+                del self._in_flight[question]
                 if reply.error is None:
                     with suppress(ValueError):  # longer than all that may be kept
                         self._known[question] = question, reply
             if not own.done():
                 own.set_result(reply)
         return reply
-
-
-def _shared(future: Future[Completion], cancelled: threading.Event) -> Completion:
-    """The reply to an equal call that is under way."""
-    while not wait([future], POLL_S).done:
-        if cancelled.is_set():
-            return _stopped()
-    return future.result()
-
-
-def _stopped() -> Completion:
-    return Completion(text="", error=CallCancelledError("the run was stopped"), attempts=0)

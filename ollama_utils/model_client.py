@@ -6,6 +6,7 @@ Whatever a server sends becomes a reply or one error of `ollama_utils.errors`.
 from __future__ import annotations
 
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
-from ollama_utils.http import HttpClient, brief, key_from_environment
+from ollama_utils.http import HttpClient, brief
 from ollama_utils.thoughts import MARKS, Marks, split_thoughts
 from ollama_utils.types import (
     CALL_TIMEOUT_S,
@@ -72,6 +73,7 @@ _MOST_COUNTED = 1e15
 """No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
 _ENDS_BADLY = frozenset({"error", "abort", "aborted", "cancelled"})
 _FILTERED = "content_filter"
+_ROWS_AND_COLUMNS = 2
 _THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--judge-think"}
 _CONTEXTS_TOO_LARGE = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it drops all generations: their contexts do not fit."""
@@ -100,41 +102,43 @@ class ModelClient(ABC):
     Args:
         host: what the server is called in messages, logs and run folders.
         url: its base URL.
-        server: what it is, as "Ollama server".
-        start: what to do where none answers.
-        key: the variable of the environment that holds the API key, sent where it is set.
         settings: see `ClientSettings`.
 
     Raises:
         ValueError: the proxy, the certificates or the key of the environment cannot be used.
     """
 
+    server: str
+    """What kind of server it is, as "Ollama server"."""
+    start: str
+    """What to do where none answers."""
+    key: str
+    """The variable of the environment that holds the API key, which is sent where it is set."""
     larger_context = "raise the model's context"
     """What to do where a prompt does not fit into the model's context."""
     request_fields: tuple[str, ...] = ()
     """What is known of the server's dialect; see `ollama_utils.dialect`."""
 
-    def __init__(
-        self,
-        host: str,
-        url: str,
-        *,
-        server: str,
-        start: str,
-        key: str,
-        settings: ClientSettings,
-    ) -> None:
+    def __init__(self, host: str, url: str, settings: ClientSettings) -> None:
         self.host = host
         """The server as messages, logs and run folders name it."""
         self._marks = (*settings.get("thought_marks", ()), *MARKS)
         self._max_chars = settings.get("max_reply_chars", MAX_REPLY_CHARS)
-        self._server, self._key_variable = server, key
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if value := key_from_environment(key):
+        value = os.environ.get(self.key, "").strip()
+        if not (value.isascii() and value.isprintable()):  # which the message does not show
+            raise ValueError(
+                f"{self.key} holds characters that no header can; expected ASCII alone"
+            )
+        if value:
             headers["Authorization"] = f"Bearer {value}"
-        timeout_s = settings.get("timeout_s", CALL_TIMEOUT_S)
         self.http = HttpClient(
-            url, name=host, server=server, start=start, timeout_s=timeout_s, headers=headers
+            url,
+            name=host,
+            server=self.server,
+            start=self.start,
+            timeout_s=settings.get("timeout_s", CALL_TIMEOUT_S),
+            headers=headers,
         )
 
     @abstractmethod
@@ -149,25 +153,20 @@ class ModelClient(ABC):
             timeout_s: seconds of silence after which it is given up; None: the client's.
 
         Raises:
-            OllamaError: there is no reply; the message names host, model and what to do.
+            OllamaError: there is none; the message names host, model and what to do.
         """
 
     @abstractmethod
     def embed(
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
     ) -> Embeddings:
-        """The embeddings of N texts, at least one, in one request.
-
-        Raises:
-            OllamaError: there are no embeddings.
-        """
+        """The embeddings of N texts, at least one, in one request; raises an OllamaError."""
 
     @abstractmethod
     def models(self) -> dict[str, str]:
         """The models that the server has, each with what stands for its weights ("": unknown).
 
-        Raises:
-            OllamaError: the server sends no list.
+        Raises an OllamaError where the server sends no list.
         """
 
     def completes(self, model: str) -> bool:  # noqa: ARG002 - most servers do not say
@@ -183,11 +182,7 @@ class ModelClient(ABC):
         return {}
 
     def inventory(self) -> Inventory:
-        """What the server says of itself and its models.
-
-        Raises:
-            OllamaError: it does not say.
-        """
+        """What the server says of itself and its models; an OllamaError where it says nothing."""
         pulled = dict.fromkeys(self.models())
         return Inventory(version=None, pulled=pulled, loaded=None, slots=self.slots())
 
@@ -201,28 +196,16 @@ class ModelClient(ABC):
         return f"the server at {at}" if model is None else f"model {model!r} at {at}"
 
     def ask(
-        self,
-        model: str | None,
-        method: str,
-        path: str,
-        body: object = None,
-        timeout_s: float | None = None,
+        self, model: str | None, path: str, body: object = None, timeout_s: float | None = None
     ) -> bytes:
-        """The body of the reply to a request.
+        """The body of the reply to a request for a model, or with None for the server itself.
 
-        Args:
-            model: the model that it is for; None: it is for the server itself.
-            method: GET or POST.
-            path: behind the base URL.
-            body: is sent as JSON.
-            timeout_s: seconds of silence after which it is given up; None: the client's.
-
-        Raises:
-            OllamaError: there is none, or its status is not 2xx.
+        Its other arguments are those of `HttpClient.request`. Raises an OllamaError where there is
+        none, or its status is not 2xx.
         """
         if model is not None and not model.strip():
             raise BadRequestError(f"a call to {self.http.at} names no model")
-        reply = self.http.request(method, path, body, timeout_s=timeout_s)
+        reply = self.http.request(path, body, timeout_s=timeout_s)
         if reply.status // 100 == _SUCCESS:
             return reply.body
         words = _words_of(reply.body)
@@ -233,13 +216,7 @@ class ModelClient(ABC):
         raise error
 
     def error_of(self, model: str | None, status: int, text: str) -> OllamaError:
-        """The error that a status means, of a reply or within a stream.
-
-        Args:
-            model: the model that the request was for; None: it was for the server itself.
-            status: the HTTP status.
-            text: the server's words.
-        """
+        """The error that a status means, of a reply or within a stream, with the server's words."""
         message = f"{self.name_of(model)} answered {status}: {brief(text)!r}"
         if status >= FAULT and _CONTEXTS_TOO_LARGE in text:
             return ServerOverloadedError(f"{message}: it dropped all calls; fewer are sent at once")
@@ -247,9 +224,9 @@ class ModelClient(ABC):
             do = f"shorten the prompt, lower --num-predict, or {self.larger_context}"
             return PromptTooLongError(f"{message}: {do}")
         if status in UNAUTHORIZED:
-            return BadRequestError(f"{message}: is {self._key_variable} set, and right?")
+            return BadRequestError(f"{message}: is {self.key} set, and right?")
         if status == NOT_FOUND:
-            return BadRequestError(f"{message}: is this an {self._server}?")
+            return BadRequestError(f"{message}: is this an {self.server}?")
         kind = _BY_STATUS.get(status, ServerFaultError if status >= FAULT else BadRequestError)
         return kind(message)
 
@@ -275,8 +252,7 @@ class ModelClient(ABC):
             usage: what it cost.
 
         Raises:
-            OllamaError: it broke off, there is no text, it is not valid Unicode, or the prompt was
-                not read whole.
+            OllamaError: it has no text, or broke off, or the prompt was not read whole.
         """
         if isinstance(reason, str) and reason in _ENDS_BADLY:
             raise ServerFaultError(f"{self.name_of(call.model)} broke off its reply: {reason!r}")
@@ -288,29 +264,25 @@ class ModelClient(ABC):
             usage = replace(usage, estimated_thought_tokens=round(share * usage.completion_tokens))
         kept = whole[: self._max_chars]
         is_cut, is_filtered = reason == "length", reason == _FILTERED
-        if kept.strip() or is_filtered:
-            if not is_text(kept):
-                why = "replied with text that is not valid Unicode: half of a surrogate pair"
-                raise self._unusable(BadReplyError, call, why)
+        if not is_text(kept):
+            why = "replied with text that is not valid Unicode: half of a surrogate pair"
+        elif kept.strip() or is_filtered:
             is_cut = is_cut or len(kept) < len(whole)
             return Completion(text=kept, truncated=is_cut, filtered=is_filtered, usage=usage)
-        if thoughts:
+        elif thoughts:
             spent = f", for {usage.completion_tokens} tokens" if usage else ""
             why = f"only thought{spent}: {_about_thoughts(call)}"
-            raise self._unusable(CutReplyError, call, why)
-        if is_cut:
+        elif is_cut:
             why = "used up its tokens before a word: raise --num-predict, or name another model"
-            raise self._unusable(CutReplyError, call, why)
-        raise self._unusable(BadReplyError, call, "replied without a text")
-
-    def _unusable(self, kind: type[BadReplyError], call: Call, why: str) -> BadReplyError:
-        return kind(f"{self.name_of(call.model)} {why}", retryable=not call.repeatable)
+        else:
+            why = "replied without a text"
+        kind = CutReplyError if not kept.strip() and (thoughts or is_cut) else BadReplyError
+        raise kind(f"{self.name_of(call.model)} {why}", retryable=not call.repeatable)
 
     def _check_read_whole(self, call: Call, usage: Usage | None) -> None:
         """Check that the server read the whole prompt, every word of which is one token at least.
 
-        Raises:
-            PromptTooLongError: it did not: an older one may cut it without saying so.
+        An older one may cut it without saying so; this is a PromptTooLongError.
         """
         num_ctx = call.options.get("num_ctx")
         least = min(_CUT_FROM, num_ctx // 2) if isinstance(num_ctx, int) else _CUT_FROM
@@ -333,8 +305,9 @@ class ModelClient(ABC):
         """
         with self.reading(model):
             rows = np.array(embeddings)
-            is_one_a_text = rows.shape[:1] == (len(texts),) and rows.shape[1:] == (rows[0].size,)
-            if not is_one_a_text or not rows.size or rows.dtype.kind not in "fi":
+            if rows.dtype.kind not in "fi":  # texts and truth values would be taken for numbers
+                raise ValueError("its embeddings are not numbers")
+            if rows.ndim != _ROWS_AND_COLUMNS or len(rows) != len(texts) or not rows.size:
                 raise ValueError(f"{len(texts)} texts got embeddings of shape {rows.shape}")
             if not np.isfinite(rows).all():
                 raise ValueError("its embeddings are not finite")
@@ -360,11 +333,7 @@ def count_of(value: object) -> float:
 
 
 def text_of(value: object) -> str:
-    """A text of a reply; "" where it is null or left out.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """A text of a reply; "" where it is null or left out; else raises TypeError."""
     if not isinstance(value, str | None):
         raise TypeError(f"expected a text, got {type(value).__name__}")
     return value or ""
@@ -393,9 +362,5 @@ def _about_thoughts(call: Call) -> str:
     """What to do where a reply was nothing but thoughts."""
     flag = _THINK_FLAGS[call.role]
     if call.think is False:
-        return (
-            f"it thinks although {flag} is off; pass {flag} low or on, and a larger --think-budget"
-        )
-    if call.think is None:
-        return f"pass {flag} off, or {flag} on and a --think-budget that is large enough"
-    return f"raise --think-budget, or pass {flag} off"
+        return f"it thinks all the same; pass {flag} low or on, and a larger --think-budget"
+    return f"pass {flag} off, or {flag} on and a larger --think-budget"

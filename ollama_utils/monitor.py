@@ -6,10 +6,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.limits import Limit
 from records.progress import digits, percent
 from records.terminal import counted
 
@@ -53,16 +52,27 @@ class CallMonitor:
 
         Slots are left out until a server has said how long a reply took there; some never do.
         """
+        limits = self._dispatchers[0].servers.capacities().values()
+        window_s = max([WINDOW_S, *(SERVICES * limit.service_s for limit in limits)])
         with self._lock:
             now_s, totals = self._clock(), self._totals()
-            self._remember(now_s, totals)
+            if now_s - self._seen[-1][0] >= LOOKS_S:
+                self._seen.append((now_s, totals))
+            while len(self._seen) > 2 and now_s - self._seen[1][0] > window_s:  # noqa: PLR2004 - ends
+                self._seen.popleft()
             from_s, before = self._seen[0]
         wall_s = now_s - from_s
         spent = {key: totals[key] - before[key] for key in totals}
         per_s, busy = (spent[key] / wall_s if wall_s else 0.0 for key in ("calls", "busy_s"))
         hits = percent(spent["cache_hits"], spent["calls"] + spent["cache_hits"])
-        slots = self._slots_busy(busy) if totals["busy_s"] else ""
-        return " · ".join(filter(None, (slots, f"{digits(per_s)} calls/s", f"{hits} cache hits")))
+        slots = [limit.slots for limit in limits]
+        most = sum(filter(None, slots))
+        busy_slots = f"{busy:.1f} slots busy · "
+        if slots and None not in slots:
+            # A short while may hold the seconds of more slots than there are: see SERVICES.
+            busy_slots = f"{min(busy, most):.1f} of {most} slots busy · "
+        shown = busy_slots if totals["busy_s"] else ""
+        return f"{shown}{digits(per_s)} calls/s · {hits} cache hits"
 
     def news(self) -> list[str]:
         """A line for each model of a server whose slots became known since the last time.
@@ -74,7 +84,7 @@ class CallMonitor:
         lanes, lines = math.ceil(self._lanes / len(self._dispatchers[0].hosts)), []
         wanted = min(lanes, ADVISED_SLOTS)
         with self._lock:
-            for (host, model), found in sorted(self._capacities().items()):
+            for (host, model), found in sorted(self._dispatchers[0].servers.capacities().items()):
                 slots = found.slots
                 if slots is None or (host, model) in self._has_stated:
                     continue
@@ -94,26 +104,6 @@ class CallMonitor:
                 lines.append(line)
         return lines
 
-    def _remember(self, now_s: float, totals: Mapping[str, float]) -> None:
-        """Keep the accounts now and then, and forget those of long ago."""
-        if now_s - self._seen[-1][0] >= LOOKS_S:
-            self._seen.append((now_s, totals))
-        longest_s = max((found.service_s for found in self._capacities().values()), default=0.0)
-        window_s = max(WINDOW_S, SERVICES * longest_s)
-        while len(self._seen) > 2 and now_s - self._seen[1][0] > window_s:  # noqa: PLR2004 - ends
-            self._seen.popleft()
-
-    def _slots_busy(self, busy: float) -> str:
-        slots = [found.slots for found in self._capacities().values()]
-        if not slots or None in slots:
-            return f"{busy:.1f} slots busy"
-        # A short while may hold the seconds of more slots than there are: see WINDOW_S.
-        most = sum(filter(None, slots))
-        return f"{min(busy, most):.1f} of {most} slots busy"
-
-    def _totals(self) -> Mapping[str, float]:
+    def _totals(self) -> dict[str, float]:
         totals = [dispatcher.totals() for dispatcher in self._dispatchers]
         return {key: sum(each[key] for each in totals) for key in totals[0]}
-
-    def _capacities(self) -> Mapping[tuple[str, str], Limit]:
-        return self._dispatchers[0].servers.capacities()

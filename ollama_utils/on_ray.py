@@ -29,6 +29,7 @@ from ollama_utils.reply_log import ReplyLog
 from records.errors import RunStoppedError, UserError, describe
 from records.interrupt import Interrupted
 from records.run_folder import ResumableError
+from records.terminal import one_line
 
 INSTALL = "pip install 'mutagym[ray]'"
 RETRIES = 3
@@ -79,8 +80,7 @@ def join_ray(address: str | None) -> Iterator[None]:
     """Join a Ray cluster, and leave it at the end; one that this process has joined before stays.
 
     Args:
-        address: such as `auto` or `ray-head:6379`; None: RAY_ADDRESS, else a cluster of this
-            machine alone is started, and ended at the end.
+        address: see `EngineConfig.ray_address`.
 
     Raises:
         UserError: Ray is not installed, or there is no such cluster.
@@ -155,37 +155,32 @@ def run_on_ray(
                     done[place] = _result(future)
             yield done.pop(number)
     finally:
-        _cancel({future: reference for future, (_, _, reference) in running.items()})
+        for _, _, reference in running.values():
+            ray.cancel(reference)
+        for future in wait(running, END_S).not_done:
+            ray.cancel(running[future][2], force=True)
 
 
 class Failure:
-    """What a job raised, in a form that can be pickled. Ray would wrap it, or fail to unpickle it.
-
-    Args:
-        error: what it raised.
-    """
+    """What a job raised, to be pickled: Ray would wrap it, or fail to unpickle it."""
 
     def __init__(self, error: Exception) -> None:
         from ray import cloudpickle
 
-        self.text = describe(error)
-        self.trace = "".join(traceback.format_exception(error))
-        try:
-            self.pickled = cloudpickle.dumps((type(error), error.args, vars(error)))
-        except Exception:  # noqa: BLE001 - whatever hinders that, its text is there
-            self.pickled = b""
+        self._text, self._trace = describe(error), "".join(traceback.format_exception(error))
+        self._pickled = b""
+        with contextlib.suppress(Exception):  # whatever hinders that, its text is there
+            self._pickled = cloudpickle.dumps((type(error), error.args, vars(error)))
 
     def error(self) -> Exception:
         """The same error; a RuntimeError with its text where its class is not here."""
-        error: Exception
-        try:
-            kind, args, state = pickle.loads(self.pickled)  # noqa: S301 - of our own worker
+        error: Exception = RuntimeError(self._text)
+        with contextlib.suppress(Exception):
+            kind, args, state = pickle.loads(self._pickled)  # noqa: S301 - of our own worker
             error = kind.__new__(kind, *args)
             error.args = args
             vars(error).update(state)
-        except Exception:  # noqa: BLE001 - likewise
-            error = RuntimeError(self.text)
-        error.add_note(f"in a Ray task:\n{self.trace}")
+        error.add_note(f"in a Ray task:\n{self._trace}")
         return error
 
 
@@ -200,7 +195,8 @@ def _run(
         if isinstance(error, Interrupted) and error.signum != signal.SIGINT:
             raise SystemExit(error.exit_code) from error  # by whoever ends the worker: done again
         sys.stderr.flush()
-        os._exit(1)  # by `_cancel`: a module may be half imported, so no other job is to come here
+        # By `run_on_ray`. A module may be half imported, so no other job is to come here.
+        os._exit(1)
     except Exception as error:  # noqa: BLE001 - raised by the driver
         return Failure(error)
 
@@ -212,24 +208,15 @@ def _result(future: Future[Any]) -> Any:  # noqa: ANN401 - any job's
     try:
         result = future.result()
     except RayError as error:
-        why = " ".join(str(error).split())
-        raise RunStoppedError(f"a job could not be done on Ray: {why:.500}") from error
+        raise RunStoppedError(
+            f"a job could not be done on Ray: {one_line(str(error)):.500}"
+        ) from error
     if not isinstance(result, Failure):
         return result
     raised = result.error()
     if isinstance(raised, UserError):
         raise ResumableError(str(raised)) from raised
     raise raised
-
-
-def _cancel(references: dict[Future[Any], Any]) -> None:
-    """Interrupt jobs, and kill the workers of those that take long to end."""
-    import ray
-
-    for reference in references.values():
-        ray.cancel(reference)
-    for future in wait(references, END_S).not_done:
-        ray.cancel(references[future], force=True)
 
 
 def _placement(host: str) -> Any:  # noqa: ANN401 - Ray's
@@ -252,11 +239,7 @@ def _placement(host: str) -> Any:  # noqa: ANN401 - Ray's
 
 
 def _init(address: str | None) -> None:
-    """Join a cluster; Ray's own handler of SIGTERM would end the process without saving anything.
-
-    Raises:
-        UserError: it cannot be joined.
-    """
+    """Join a cluster; Ray's own handler of SIGTERM would end the process, and save nothing."""
     import ray
 
     if address and address.startswith("ray://"):
@@ -273,8 +256,8 @@ def _init(address: str | None) -> None:
         where = {"address": address} if address else {"address": "local", **local}
         ray.init(log_to_driver=True, logging_level="ERROR", **where)
     except (OSError, RuntimeError, ValueError) as error:
-        why = " ".join(str(error).split())
         cluster = repr(address) if address else "of this machine"
+        why = one_line(str(error))
         raise UserError(f"the Ray cluster {cluster} cannot be joined: {why}") from error
     finally:
         if threading.current_thread() is threading.main_thread():

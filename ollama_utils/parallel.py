@@ -6,7 +6,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,8 +14,6 @@ from records.errors import WrappedError
 
 T = TypeVar("T")
 R = TypeVar("R")
-_Ended = SimpleQueue[tuple[int, Any, BaseException | None]]
-"""Items that were done: the index of each, its result, what it raised."""
 MOST_WORKERS = 1024
 """The most threads of a call of `map_parallel` that sets no number."""
 
@@ -105,14 +102,28 @@ def iterate_parallel(
         BaseException: whatever an item raises, at once.
     """
     left = deque(enumerate(items))
-    ended: _Ended = SimpleQueue()
+    ended: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
     count, done = len(left), 0
-    results: dict[int, Any] = {}
+    results: dict[int, R] = {}
+
+    def work() -> None:
+        """Do items until none is left; one that raises is the last one."""
+        while True:
+            try:
+                index, item = left.popleft()
+            except IndexError:
+                return
+            try:
+                ended.put((index, fn(item), None))
+            except BaseException as error:  # noqa: BLE001 - raised to the caller
+                left.clear()
+                ended.put((index, None, error))
 
     try:
-        for _ in range(min(max_workers, count)):
-            if left:  # short items may all be done before
-                start_thread(partial(_work, fn, left, ended))
+        workers = min(max_workers, count)
+        while left and workers > 0:  # short items may all be done before all have begun
+            start_thread(work)
+            workers -= 1
         for index in range(count):
             while index not in results:
                 try:
@@ -127,20 +138,6 @@ def iterate_parallel(
             yield results.pop(index)
     finally:
         left.clear()
-
-
-def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: _Ended) -> None:
-    """Do items until none is left; an item that raises is the last one."""
-    while True:
-        try:
-            index, item = left.popleft()
-        except IndexError:
-            return
-        try:
-            ended.put((index, fn(item), None))
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            left.clear()
-            ended.put((index, None, error))
 
 
 def run_parallel(

@@ -11,7 +11,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ _OF_CONNECTION = frozenset(
 )
 """Headers that belong to a connection and not to a message (RFC 9110, 7.6.1)."""
 _LOCAL_NAMES = (".localhost", ".local", ".internal")
-"""Ends of names that no page on the internet has, which Ollama takes for this machine's, too."""
+"""Ends of names that no site on the internet has, but a page of the local network may."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +106,6 @@ class ProxyServer:
         self._thread.join()
         self._loop.close()
 
-    def wait(self) -> None:
-        """Wait for ever; Ctrl-C interrupts the wait."""
-        while True:
-            time.sleep(0.1)
-
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -155,21 +149,23 @@ class ProxyServer:
         if speaks_openai(self._upstream) and not path.startswith("/v1/"):
             text = f"the server at {server_url(self._upstream)} speaks OpenAI's API alone: /v1/..."
             return _refusal(path, 501, text)
-        body, headers = await self._body(request, path)
-        return await self._pass_on(request, body, headers)
+        body, made = await self._body(request, path)
+        return await self._pass_on(request, body, _headers(made) if made else {})
 
     async def _body(
         self, request: web.Request, path: str
-    ) -> tuple[bytes | aiohttp.StreamReader | None, dict[str, str]]:
-        """The body to send on, and the headers of the reply that say what was done to it."""
+    ) -> tuple[bytes | aiohttp.StreamReader | None, ProxyRewording | None]:
+        """The body to send on, and what became of the text in it."""
         unread = request.content if request.can_read_body else None
         if request.method != "POST" or path not in {*_CHATS, _GENERATE}:
-            return unread, {}
-        if self._reword is None:
-            return unread, _headers(ProxyRewording(text="", why="off"))
-        if _is_web_page(request.headers.get("Origin")):
+            return unread, None
+        origin = request.headers.get("Origin", "")
+        is_web_page = origin.startswith(("http", "null")) and not _is_local(origin)
+        if self._reword is None or is_web_page:
             # A rewording would call models before the server has seen which page asks.
-            return unread, _headers(ProxyRewording(text="", why="web page"))
+            return unread, ProxyRewording(
+                text="", why="off" if self._reword is None else "web page"
+            )
         raw = await request.read()
         try:
             body = parse_json(raw)
@@ -177,13 +173,13 @@ class ProxyServer:
             body = None
         place = _user_text(path, body)
         if place is None:
-            return raw, _headers(ProxyRewording(text="", why="no user text"))
+            return raw, ProxyRewording(text="", why="no user text")
         holder, key = place
         made = await self._reworded(self._reword, holder[key])
         if made.text == holder[key]:
-            return raw, _headers(made)
+            return raw, made
         holder[key] = made.text
-        return json.dumps(body).encode(), _headers(made)
+        return json.dumps(body).encode(), made
 
     async def _reworded(self, reword: Reword, text: str) -> ProxyRewording:
         """What became of a text; a rewording that nobody waits for any more is left to itself."""
@@ -202,26 +198,23 @@ class ProxyServer:
         more: dict[str, str],
     ) -> web.StreamResponse:
         """Send a request to the server, once, and its reply to the client as it comes."""
-        asked, path = request.rel_url.raw_path_qs, request.path
+        asked = request.rel_url.raw_path_qs
         url = self._base + (asked.removeprefix("/v1") if speaks_openai(self._upstream) else asked)
         headers = _passed_on(request.headers)
         headers[MARK] = "1"
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
+        target = URL(url, encoded=True)
         try:
             reply = await self._session.request(
-                request.method,
-                URL(url, encoded=True),
-                data=body,
-                headers=headers,
-                allow_redirects=False,
+                request.method, target, data=body, headers=headers, allow_redirects=False
             )
         except TimeoutError:
             text = f"{self._upstream} did not answer within {self._timeout_s:g} s"
-            return _refusal(path, 504, text, more)
+            return _refusal(request.path, 504, text, more)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             text = f"{self._upstream} does not answer: {brief(describe(error))}"
-            return _refusal(path, 502, text, more)
+            return _refusal(request.path, 502, text, more)
         async with reply:
             answer = web.StreamResponse(status=reply.status, headers=_passed_on(reply.headers))
             answer.headers.update(more)
@@ -266,11 +259,6 @@ def _is_local(url: str, ends: tuple[str, ...] = ()) -> bool:
         return is_loopback(url) or (urlsplit(url).hostname or "").endswith(ends)
     except ValueError:
         return False
-
-
-def _is_web_page(origin: str | None) -> bool:
-    """Whether a page of the internet asks; programs with pages of their own have other schemes."""
-    return origin is not None and origin.startswith(("http", "null")) and not _is_local(origin)
 
 
 def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:

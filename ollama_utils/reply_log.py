@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 CACHE = "cache.sqlite"
 """The log in a folder that runs share."""
-_MOST_S = 60.0
-"""Seconds that a statement waits for another process."""
+_MOST_S = 60.0  # seconds for which a statement waits for another process
+_MOVE = "; move it away, and what is in it is asked for again"
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
 
 _TABLE = """CREATE TABLE replies (
@@ -44,14 +44,11 @@ _TABLE = """CREATE TABLE replies (
     reply TEXT, attempts INTEGER, error TEXT, at_s REAL
 )"""
 _INDEX = "CREATE UNIQUE INDEX replies_by_key ON replies (key) WHERE error IS NULL"
-_SCHEMA = [(_TABLE.encode(),), (_INDEX.encode(),)]
-_READ_SCHEMA = "SELECT sql FROM sqlite_master"
-_FIND = "SELECT coalesce(CAST(reply AS BLOB), x'') FROM replies WHERE key = ? AND error IS NULL"
+_SCHEMA = [(_TABLE,), (_INDEX,)]
+_FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _LAST_ROW = "SELECT coalesce(max(rowid), 0) FROM replies"
-_LATEST_ERRORS = (
-    "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
-)
+_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
 _TOTALS = f"""
 SELECT total(attempts), total(attempts - 1), total(error IS NOT NULL),
     {", ".join(f"total(json_extract(usage, '$.{name}'))" for name in USAGE_TOKENS)}
@@ -90,11 +87,7 @@ _ROW = TypeAdapter(Annotated[list[FiniteFloat], Field(min_length=1)])
 
 
 def question_of(call: Call) -> Question:
-    """A call as a question; equal calls are equal questions.
-
-    Raises:
-        BadRequestError: the call holds what JSON cannot.
-    """
+    """A call as a question; raises BadRequestError where it holds what JSON cannot."""
     parts = {name: value for name, value in vars(call).items() if name not in {"model", "role"}}
     try:
         parts["options"] = dict(sorted(call.options.items()))
@@ -123,20 +116,12 @@ def as_json(completion: Completion) -> str:
 
 
 def from_json(reply: str) -> Completion:
-    """The reply that a log kept, marked as one that an earlier call paid for.
-
-    Raises:
-        ReplyLogError: it is none.
-    """
+    """The reply that a log kept, marked as paid for; raises ReplyLogError where it is none."""
     return Completion(**_read(_KEPT, reply), cached=True, attempts=0)
 
 
 def row_from_json(reply: str) -> list[float]:
-    """The embedding that a log kept.
-
-    Raises:
-        ReplyLogError: it is none.
-    """
+    """The embedding that a log kept; raises ReplyLogError where it is none."""
     return _read(_ROW, reply)
 
 
@@ -145,8 +130,7 @@ def _read(kind: TypeAdapter[T], reply: str) -> T:
         return kind.validate_json(reply)
     except ValidationError as error:
         raise ReplyLogError(
-            f"the log has a reply that cannot be read: {reply!r:.80}; move it away, and what is "
-            "in it is asked for again"
+            f"the log has a reply that cannot be read: {reply!r:.80}{_MOVE}"
         ) from error
 
 
@@ -179,7 +163,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
     def find(self, question: Question) -> str | None:
         """The reply to an equal question, as JSON; None where there is none."""
         rows = self._execute(_FIND, (self._key(question),))
-        return str(rows[0][0], "utf-8", "replace") if rows else None
+        return rows[0][0] if rows else None
 
     def write(
         self,
@@ -197,7 +181,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
             reply: the reply as JSON; "" if there is an error.
             error: why there is no reply, as "ErrorClass: message".
             server: the server that replied.
-            attempts: how many requests it took; 0 if it came with another reply, or from a log.
+            attempts: see the module.
         """
         row = (
             self._key(question) if question.repeatable else None,
@@ -215,11 +199,9 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         self._execute(_INSERT, row)
 
     def totals(self) -> dict[str, int]:
-        """What all replies so far cost.
+        """What all replies so far cost: requests, and the tokens that `Usage` names.
 
-        Returns:
-            `calls` (requests that ended, each attempt counted), `retries` (of these, repetitions),
-            `failures` (questions that were given up), and the tokens that `Usage` names.
+        `calls` counts each attempt, `retries` the repetitions, `failures` questions given up.
         """
         names = ("calls", "retries", "failures", *USAGE_TOKENS)
         return dict(zip(names, map(int, self._execute(_TOTALS)[0]), strict=True))
@@ -229,17 +211,11 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         return int(self._execute(_LAST_ROW)[0][0])
 
     def latest(self, most: int, *, since: int = 0) -> list[str]:
-        """The outcomes of the latest questions that were sent to a server, the newest first.
+        """The errors of the latest questions that were sent, newest first; "" for a reply.
 
-        Args:
-            most: so many of them at most.
-            since: only those whose row has a higher number.
-
-        Returns:
-            For each the error; "" where it has a reply.
+        So many at `most`, and only those whose row has a higher number than `since`.
         """
-        rows = self._execute(_LATEST_ERRORS, (since, most))
-        return [error.decode("utf-8", "replace") if error else "" for (error,) in rows]
+        return [error or "" for (error,) in self._execute(_LATEST, (since, most))]
 
     def close(self) -> None:
         """Close the file; a reply that comes later raises ReplyLogError."""
@@ -256,11 +232,8 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise _failure(self._path, error) from error
+        with _naming(self._path), self._lock:
+            return self._database.execute(statement, values).fetchall()
 
 
 def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
@@ -286,49 +259,37 @@ def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
     # SQLite's own log (-wal) is there while a run goes on, or if it was killed. Without that, the
     # file alone is whole, and may be opened in a folder where nothing can be written.
     is_whole = not Path(f"{os.path.realpath(path)}-wal").exists()
-    database = _open(path, "immutable=1" if is_whole else "mode=ro")
-    try:
+    with _naming(path), closing(_open(path, "immutable=1" if is_whole else "mode=ro")) as database:
+        database.text_factory = bytes
         yield database
-    except sqlite3.Error as error:
-        raise _failure(path, error) from error
-    finally:
-        database.close()
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection to a log, which `mode=rwc` makes where there is none.
-
-    Raises:
-        ReplyLogError: it cannot be opened, or is not a log.
-    """
-    uri = f"{Path(os.path.realpath(path)).as_uri()}?{mode}"
-    try:
+    """A connection to a log, which `mode=rwc` makes where there is none."""
+    uri, is_writer = f"{Path(os.path.realpath(path)).as_uri()}?{mode}", mode == "mode=rwc"
+    with _naming(path):
         database = sqlite3.connect(
             uri, uri=True, timeout=_MOST_S, isolation_level=None, check_same_thread=False
         )
-    except sqlite3.Error as error:
-        raise _failure(path, error) from error
-    try:
-        database.text_factory = bytes
-        database.execute("PRAGMA trusted_schema = OFF")
-        schema = database.execute(_READ_SCHEMA).fetchall()
-        if not schema and mode == "mode=rwc":
-            database.execute("BEGIN IMMEDIATE")  # waits while another process makes it
-            schema = database.execute(_READ_SCHEMA).fetchall()
-            if not schema:
+        try:
+            database.execute("PRAGMA trusted_schema = OFF")
+            # To write it waits while another process makes the table.
+            database.execute("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+            schema = database.execute("SELECT sql FROM sqlite_master").fetchall()
+            if is_writer and not schema:
                 database.execute(_TABLE)
                 database.execute(_INDEX)
                 schema = _SCHEMA
             database.execute("COMMIT")
-        if schema != _SCHEMA:
-            raise sqlite3.DatabaseError("it is not a log of replies")
-        if mode == "mode=rwc":
-            with suppress(sqlite3.OperationalError):  # another process does it
-                database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.Error as error:
-        database.close()
-        raise _failure(path, error) from error
+            if schema != _SCHEMA:
+                raise sqlite3.DatabaseError("it is not a log of replies")
+            if is_writer:
+                with suppress(sqlite3.OperationalError):  # another process does it
+                    database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error:
+            database.close()
+            raise
     return database
 
 
@@ -337,8 +298,13 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _failure(path: Path, error: sqlite3.Error) -> ReplyLogError:
-    why = str(error)
-    if type(error) is sqlite3.DatabaseError:  # malformed, or not a log
-        why = f"{why}; move it away, and what is in it is asked for again"
-    return ReplyLogError(f"the log of replies {str(path)!r} cannot be used: {why}")
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Within `with`: an error of SQLite is a ReplyLogError that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        why = str(error)
+        if type(error) is sqlite3.DatabaseError:  # malformed, or not a log
+            why += _MOVE
+        raise ReplyLogError(f"the log of replies {str(path)!r} cannot be used: {why}") from error

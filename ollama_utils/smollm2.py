@@ -17,6 +17,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joblib import cpu_count
+
 from simulator.process import ChildError, ChildServer
 
 if TYPE_CHECKING:
@@ -36,11 +38,7 @@ _ERRORS_ALONE = 1
 class SmolLM2Server(ChildServer):
     """llama.cpp's server with SmolLM2 in its own process, as a context manager; see `ChildServer`.
 
-    Args:
-        slots: calls it serves at once, each with a context of `SLOT_TOKENS`.
-
-    Raises:
-        ChildError: it is not installed, or did not start.
+    Each of its slots has a context of `SLOT_TOKENS`. A ChildError says what is not installed.
     """
 
     def __init__(self, slots: int) -> None:
@@ -103,8 +101,7 @@ def _threads() -> int:
     slows all. Four calls at once on two cores, in tokens a second: beside a busy loop 32 to 72 with
     one thread, 5 with two.
     """
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    cores: int = cpu_count()
     return max(1, cores - 1)
 
 

@@ -35,11 +35,7 @@ _QUOTES = dict(zip("'\"`*(\u201c\u2018\u300c", "'\"`*)\u201d\u2019\u300d", stric
 
 
 def read_marks(texts: Iterable[str]) -> tuple[Marks, ...]:
-    """A user's own marks, each written as `<open>...<close>`.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """A user's own marks, each written as `<open>...<close>`; any other is a ValueError."""
     marks = []
     for text in texts:
         opening, dots, closing = (part.strip() for part in text.partition("..."))
@@ -60,7 +56,7 @@ def split_thoughts(text: str, marks: Sequence[Marks] = MARKS) -> tuple[str, str]
 
     Args:
         text: the reply.
-        marks: those that are looked for, the first that fits first.
+        marks: those that are looked for; the first that fits counts.
     """
     thoughts, answer = "", text
     found = _opened(text, marks) or _closed(text, marks)
@@ -82,7 +78,7 @@ def _opened(text: str, marks: Sequence[Marks]) -> tuple[str, str] | None:
 
 
 def _closed(text: str, marks: Sequence[Marks]) -> tuple[str, str] | None:
-    """The thoughts and the answer of a text that has a closing mark, but not its opening one."""
+    """The same of a text that has a closing mark, but not its opening one."""
     for opening, closing in marks:
         thoughts, found, answer = _partition(text, closing)
         is_closing = found and opening.lower() not in thoughts.lower()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -136,6 +138,11 @@ class Embeddings:
     rows: NDArray[np.float32]
     """(N, D) rows of length 1, in the order of the texts."""
     usage: Usage | None = None
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each row as JSON."""
+        return [json.dumps(row) for row in self.rows.tolist()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,8 @@ from records.errors import RunStoppedError
 class FailureLimit:
     """Judges the latest steps or calls whenever there are `window` of them or more.
 
-    Args:
-        most: the share of them that may fail.
-        window: how many are enough.
-        what: completes "so many of the last ...".
-        flag: the flag that sets `most`.
+    At most the share `most` may fail, which `flag` sets; `what` ends the sentence "50 % of the last
+    128 …".
     """
 
     def __init__(
@@ -31,11 +28,7 @@ class FailureLimit:
         self._latest: deque[list[str]] = deque()
 
     def add(self, errors: Iterable[str]) -> None:
-        """Add steps or calls that ended: of each its error, or "" where it did not fail.
-
-        Raises:
-            RunStoppedError: too many of the latest failed.
-        """
+        """Add the errors of steps or calls that ended, "" for one without; see `check`."""
         if added := list(errors):
             self._latest.append(added)
             count = sum(map(len, self._latest))
@@ -45,11 +38,7 @@ class FailureLimit:
                 self.check()
 
     def check(self) -> None:
-        """Judge the latest, however few they are.
-
-        Raises:
-            RunStoppedError: too many of them failed.
-        """
+        """Judge the latest, however few they are; a RunStoppedError if too many failed."""
         latest = [error for errors in self._latest for error in errors]
         failed = list(filter(None, latest))
         if len(failed) > self._most * len(latest):

@@ -28,15 +28,11 @@ Check = Callable[[Record], None]
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a file in UTF-8, without its byte order mark.
-
-    Args:
-        path: the file; a pipe is read to its end.
-        most: the most bytes that are read.
+    """The text of a file or pipe in UTF-8, without its byte order mark.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is too long, or not UTF-8.
+        ValueError: it has more than `most` bytes, or is not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(most + 1)
@@ -49,11 +45,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever it holds
-    """What a JSON text holds.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deep.
-    """
+    """What a JSON text holds; raises ValueError where it is none, or nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -76,11 +68,7 @@ def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
 
 
 class LinesHash:
-    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: equal runs share it.
-
-    Args:
-        records: the first ones.
-    """
+    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: equal runs share it."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._hash = sha256()
@@ -89,7 +77,7 @@ class LinesHash:
 
     def update(self, record: Record) -> None:
         """Add one record."""
-        self._hash.update(_hashed(record).encode())
+        self._hash.update(_line(_hashed(record)).encode())
 
     def hexdigest(self) -> str:
         """Of the records so far."""
@@ -122,12 +110,30 @@ class JsonLines:
         self._take_up(done, row, check)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, record: Record) -> None:
-        """Append one record.
+    def _take_up(self, done: int, row: int, check: Check) -> None:
+        """Read the lines that stay, and cut off the rest."""
+        ends, damage = [0], ""
+        try:
+            for record, end in islice(_lines(self._path, check), None if row else done):
+                ends.append(end)
+                if self.count < done:
+                    self._hash.update(record)
+                    self.count += 1
+                else:
+                    self.ahead.append(record)
+        except ValueError as error:
+            damage = f" ({error})"
+        if row and self.count < done:
+            raise UserError(
+                f"{str(self._path)!r} has {self.count} whole lines; expected at least "
+                f"{done}{damage}: put back what was there, or begin a new run"
+            )
+        for _ in range(len(self.ahead) % row if row else 0):
+            self.ahead.pop()
+        os.truncate(self._path, ends[self.count + len(self.ahead)])
 
-        Raises:
-            RunStoppedError: it is to be played again, and differs from the one that was written.
-        """
+    def write(self, record: Record) -> None:
+        """Append one record; if it is to be played again, a RunStoppedError if it differs."""
         if not self.ahead:
             self._file.write(_line(record))
         elif names := differing(self.ahead.popleft(), record):
@@ -162,28 +168,6 @@ class JsonLines:
         """Close the file."""
         self._file.close()
 
-    def _take_up(self, done: int, row: int, check: Check) -> None:
-        """Read the lines that stay, and cut off the rest."""
-        ends, damage = [0], ""
-        try:
-            for record, end in islice(_lines(self._path, check), None if row else done):
-                ends.append(end)
-                if self.count < done:
-                    self._hash.update(record)
-                    self.count += 1
-                else:
-                    self.ahead.append(record)
-        except ValueError as error:
-            damage = f" ({error})"
-        if row and self.count < done:
-            raise UserError(
-                f"{str(self._path)!r} has {self.count} whole lines; expected at least "
-                f"{done}{damage}: put back what was there, or begin a new run"
-            )
-        for _ in range(len(self.ahead) % row if row else 0):
-            self.ahead.pop()
-        os.truncate(self._path, ends[self.count + len(self.ahead)])
-
 
 def read_lines(path: Path, check: Check = lambda _record: None) -> Iterator[dict[str, Any]]:
     """The records of a file that may be growing: an unfinished last line is left out.
@@ -193,15 +177,6 @@ def read_lines(path: Path, check: Check = lambda _record: None) -> Iterator[dict
         ValueError: a line is damaged, or `check` refuses it.
     """
     return (record for record, _ in _lines(path, check))
-
-
-def differing(before: Record, now: Record) -> list[str]:
-    """The keys in which two records differ, `not_hashed` left out; equal runs have none."""
-    if _hashed(before) == _hashed(now):
-        return []
-    keys = [key for key in {**before, **now} if key != "not_hashed"]
-    changed = [key for key in keys if _line({key: before.get(key)}) != _line({key: now.get(key)})]
-    return changed or ["the order of the keys"]
 
 
 def _lines(path: Path, check: Check) -> Iterator[tuple[dict[str, Any], int]]:
@@ -220,9 +195,19 @@ def _lines(path: Path, check: Check) -> Iterator[tuple[dict[str, Any], int]]:
             yield record, lines.tell()
 
 
-def _hashed(record: Record) -> str:
-    """The part of a record that two equal runs share, as a line."""
-    return _line({key: value for key, value in record.items() if key != "not_hashed"})
+def differing(before: Record, now: Record) -> list[str]:
+    """The keys in which two records differ, `not_hashed` left out; equal runs have none."""
+    before, now = _hashed(before), _hashed(now)
+    if _line(before) == _line(now):
+        return []
+    keys = {**before, **now}
+    changed = [key for key in keys if _line({key: before.get(key)}) != _line({key: now.get(key)})]
+    return changed or ["the order of the keys"]
+
+
+def _hashed(record: Record) -> Record:
+    """The part of a record that two equal runs share."""
+    return {key: value for key, value in record.items() if key != "not_hashed"}
 
 
 def _line(record: Record) -> str:

@@ -14,18 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from records.json_lines import JsonLines
-from records.terminal import code_block
 
 
 class MetricsWriter:
     """Writes each round of numbers as a line of metrics.jsonl and as an event of TensorBoard's.
 
-    The event file is written without torch, which takes seconds to import.
-
-    Args:
-        lines: metrics.jsonl.
-        tensorboard: the folder of the event files; it is made.
-        first_step: TensorBoard hides what earlier processes wrote there from this step on.
+    The folder of the event files is made; they are written without torch, which takes seconds to
+    import. TensorBoard hides what earlier processes wrote there from `first_step` on.
     """
 
     def __init__(self, lines: JsonLines, tensorboard: Path, first_step: int = 0) -> None:
@@ -49,12 +44,6 @@ class MetricsWriter:
         values = [Summary.Value(tag=tag, simple_value=v) for tag, v in known.items()]
         self._add(step, summary=Summary(value=values))
 
-    def write_text(self, step: int, tag: str, text: str) -> None:
-        """Add a text to TensorBoard, which takes it for Markdown: so it goes there as code."""
-        from tensorboard.plugins.text.summary import text_pb  # type: ignore[import-untyped]
-
-        self._add(step, summary=text_pb(tag, code_block(text)))
-
     def _add(self, step: int, **what: Any) -> None:  # noqa: ANN401 - TensorBoard has no types
         from tensorboard.compat.proto.event_pb2 import Event
 
@@ -71,11 +60,7 @@ class MetricsWriter:
 
 
 class CallRates:
-    """What calls cost since the last `restart`, by a dispatcher's accounts.
-
-    Args:
-        totals: the accounts now, see `Dispatcher.totals`.
-    """
+    """What calls cost since the last `restart`, by accounts as `Dispatcher.totals` gives them."""
 
     def __init__(self, totals: Mapping[str, float]) -> None:
         self.restart(totals)

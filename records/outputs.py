@@ -49,15 +49,12 @@ def writing(path: Path) -> Iterator[Path]:
 def check_writable(
     path: Path | None, flag: str = "--json", *, apart_from: Path | None = None
 ) -> None:
-    """Check, before the work is done, that its result can be written to the file `path`.
+    """Check, before the work is done, that its result can be written; a UserError if not.
 
     Args:
         path: what `flag` names; None: it names nothing; of `--json`, `-` is standard output.
         flag: is named in the error.
         apart_from: a run that is read or written: its files are its own.
-
-    Raises:
-        UserError: it cannot.
     """
     if path is None or (path == STDOUT and flag == "--json"):
         return
@@ -71,45 +68,32 @@ def check_writable(
 
 
 def check_apart(path: Path, run: Path, flag: str) -> None:
-    """Check that what `flag` names is not in the folder of a run.
-
-    Raises:
-        UserError: it is.
-    """
+    """Check that what `flag` names is not in the folder of a run; a UserError if it is."""
     if path.resolve().is_relative_to(run.resolve()):
         raise UserError(f"{flag} names {str(path)!r}, in the folder of the run: name another place")
 
 
 def check_different(*paths: Path | None) -> None:
-    """Check that the files that a command reads and writes are not one and the same.
-
-    Raises:
-        UserError: two of them are; the message names the file.
-    """
-    seen = set[Path]()
-    for path in paths:
-        if path is None or path == STDOUT:
-            continue
-        if path.resolve() in seen:
-            raise UserError(f"{str(path)!r} is named twice: name another file")
-        seen.add(path.resolve())
+    """Check that no two of the files that a command reads and writes are one; else a UserError."""
+    named = [path for path in paths if path and path != STDOUT]
+    places = [path.resolve() for path in named]
+    twice = [path for path, place in zip(named, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise UserError(f"{str(twice[-1])!r} is named twice: name another file")
 
 
 def check_cache(path: Path | None) -> None:
-    """Make the folder of a cache, before anything else is made.
-
-    Raises:
-        UserError: it cannot be made, or not be written.
-    """
+    """Make the folder of a cache; a UserError if it cannot be made or written."""
     if path is None:
         return
-    expected = f"--cache names {str(path)!r}; expected a folder that can be written"
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError("it is read-only")
     except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise UserError(f"{expected}: {error}") from error
-    if not os.access(path, os.W_OK):
-        raise UserError(expected)
+        raise UserError(
+            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
+        ) from error
 
 
 def _is_replaced(path: Path) -> bool:

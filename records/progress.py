@@ -54,7 +54,6 @@ class Bars(Progress):
         self.parts: dict[ProgressDisplay, Callable[[], Status]] = {}
         """The status of each part that goes on; called often, on another thread."""
         console = Console(stderr=True)
-        self._draws = console.encoding.startswith("utf")
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -79,21 +78,20 @@ class Bars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """The bars, then the lines, each cut where the terminal ends."""
         yield from super().get_renderables()
-        parts = [status() for status in list(self.parts.values())]
-        lines = []
-        for part in parts:
-            trend = sparkline(part.trend) if self._draws else ""
-            lines += [part.outcome, f"{part.score} {trend}".strip()]
-        for line in filter(None, [*lines, *(part.calls for part in parts[-1:])]):
+        lines, calls = [], ""
+        for status in [status() for status in list(self.parts.values())]:
+            trend = sparkline(status.trend) if self.console.encoding.startswith("utf") else ""
+            lines += [status.outcome, f"{status.score} {trend}".strip()]
+            calls = status.calls
+        for line in filter(None, [*lines, calls]):
             yield Text(one_line(line), no_wrap=True, overflow="ellipsis")
 
 
 class ProgressDisplay:
     """A bar with the time left and, below, how the work does; plain lines without a terminal.
 
-    Args:
-        beside: the display of work that goes on at the same time: it begins and ends for both.
-        clock: seconds that never go back.
+    Work that goes on at the same time is shown `beside` the display of other work, which begins and
+    ends for both.
     """
 
     def __init__(

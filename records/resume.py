@@ -24,8 +24,6 @@ HOSTS_AND_LIMITS = frozenset(
 )
 """The options that any resumed run may change. Only its pace depends on them, and the place where a
 reply that is far too long is cut."""
-_MOST_CHARS = 40
-"""Of a value that an error shows."""
 
 
 def resume_line(
@@ -36,13 +34,8 @@ def resume_line(
 ) -> str:
     """How to go on with a run: `to go on: mutagym train --resume RUN --ollama-host http://a`.
 
-    It says again what a run folder may not say itself: code, hosts, files. The rest stands there.
-
-    Args:
-        command: its name, as in `mutagym train`.
-        run: the folder.
-        config: the config that the run has, its hosts known.
-        copied: flags of files that the folder has a copy of.
+    It says again what a run folder may not say itself, but for flags of files that are `copied`
+    there: code, hosts, files. The config is that of the run, its hosts known.
     """
     words = ["mutagym", command, "--resume", str(run)]
     for flag, value in flat_table(config).items():
@@ -59,16 +52,13 @@ def check_options(
     *,
     run_dir: Path | None,
 ) -> None:
-    """Check that the config is the one that the run in `path` began with, but for some options.
+    """Check that the config is the one that the run in `path` began with; a UserError if not.
 
     Args:
         config: the config.
         path: the folder of the run.
         may_change: the options that may change beside `HOSTS_AND_LIMITS`.
         run_dir: the folder that the config names for a new run, if it does.
-
-    Raises:
-        UserError: it is not; the message names the option.
     """
     if run_dir and run_dir.resolve() != path.resolve():
         raise UserError(
@@ -76,26 +66,19 @@ def check_options(
             "leave out --run-dir"
         )
     before = read_toml(path / "config.toml")
-    now = {
-        flag: list(value) if isinstance(value, tuple) else value
-        for flag, value in resolved(config).items()
-        if value is not None
-    }
+    now = resolved(config)
     for flag in sorted({*before, *now} - HOSTS_AND_LIMITS - {*may_change}):
-        if before.get(flag) != now.get(flag):
+        value, began_with = now.get(flag), before.get(flag)
+        value = list(value) if isinstance(value, tuple) else value
+        if value != began_with:
             raise UserError(
-                f"--{flag} is {_shown(now.get(flag))}, but the run began with "
-                f"{_shown(before.get(flag))}: leave it out, or begin a new run "
-                "(--help says what --resume may change)"
+                f"--{flag} is {_shown(value)}, but the run began with {_shown(began_with)}: "
+                "leave it out, or begin a new run (--help says what --resume may change)"
             )
 
 
 def check_fingerprints(fingerprints: Mapping[str, str], folder: RecordedRun) -> None:
-    """Check that the parts of the run are as parts.json has them.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Check that the parts of the run are as parts.json has them; a UserError if not."""
     before = folder.read_json("parts.json")
     for name in sorted({*before, *fingerprints}):
         if before.get(name) != fingerprints.get(name):
@@ -117,5 +100,4 @@ def file_fingerprints(kind: str, paths: Iterable[str | Path]) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    text = "not set" if value is None else repr(value)
-    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
+    return "not set" if value is None else f"{value!r:.40}"

@@ -8,16 +8,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from filelock import FileLock, Timeout
+from typing import IO, Any, Self
 
 from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
@@ -38,8 +35,6 @@ COMMAND_KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that writes a run folder, a key that its config.toml alone has."""
-_ANOTHER = "name another with --run-dir"
-_SEED = re.compile(r"seed-(0|[1-9][0-9]{0,9})")
 
 
 class ResumableError(UserError):
@@ -47,11 +42,7 @@ class ResumableError(UserError):
 
 
 class RecordedRun:
-    """The folder of a run that is read; nothing is written there.
-
-    Args:
-        path: the folder.
-    """
+    """The folder of a run that is read; a file that is missing or damaged is a UserError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,47 +53,24 @@ class RecordedRun:
         return self.path / "checkpoints" / "last.pt"
 
     def read_json(self, name: str, most: int = MOST_BYTES) -> dict[str, Any]:
-        """What `RunFolder.write_json` wrote; at most so many bytes.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
-        path = self.path / name
-        try:
+        """The object in a file of at most so many bytes."""
+        with _reading(self.path / name) as path:
             return read_json_object(path, most)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
-            ) from error
 
     def read_transitions(
         self, check: Callable[[Mapping[str, Any]], None]
     ) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl, an unfinished last one left out.
-
-        Args:
-            check: raises ValueError for what is no line of it.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
-        path = self.path / TRANSITIONS
-        try:
-            yield from read_lines(path, check)
-        except FileNotFoundError as error:
+        """The lines of transitions.jsonl, less an unfinished last one; see `read_lines`."""
+        if not (self.path / TRANSITIONS).exists():
             raise UserError(
-                f"{str(path)!r} is not there; "
+                f"{str(self.path / TRANSITIONS)!r} is not there; "
                 "an evaluation keeps its steps with --save-transitions alone"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise UserError(f"{str(path)!r} cannot be read: {error}") from error
+            )
+        with _reading(self.path / TRANSITIONS) as path:
+            yield from read_lines(path, check)
 
     def missing_lines(self, count: int) -> str:
-        """What to say if summary.json counts more transitions than were read; else "".
-
-        Args:
-            count: how many were read.
-        """
+        """What to say if summary.json counts more transitions than were read; else ""."""
         written = self.summary().get("env_steps")
         if not isinstance(written, int) or written <= count:
             return ""
@@ -118,21 +86,16 @@ class RecordedRun:
     @property
     def simulated(self) -> bool:
         """Whether its servers are the simulator, as it wrote down when it began."""
-        path = self.path / SERVERS
-        return path.exists() and self.read_json(SERVERS).get("simulated") is True
+        is_there = (self.path / SERVERS).exists()
+        return is_there and self.read_json(SERVERS).get("simulated") is True
 
 
 class RunFolder(RecordedRun):
     """The folder of one run, see `of`; one process at a time writes it.
 
-    Where an error ends the run early, the way out of `with` prints how to go on.
-
-    Args:
-        path: the folder: new or empty, or that of the run to go on with.
-        resume: whether it is the latter.
-
-    Raises:
-        UserError: it cannot be used, or another process writes it.
+    The folder is new or empty or, with `resume`, that of the run to go on with. One that cannot be
+    used, or that another process writes, is a UserError. Where an error ends the run early, the way
+    out of `with` prints how to go on.
     """
 
     transitions: JsonLines
@@ -143,21 +106,17 @@ class RunFolder(RecordedRun):
         self.go_on = ""
         """The line of `records.resume.resume_line`, once it is known; "" prints none."""
         self._is_new = not path.exists()
-        self._lock = FileLock(path / LOCK)
         check = check_is_run if resume else check_new_or_empty
         check(path)
-        try:
+        with _making(path):
             path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
+            self._lock = (path / LOCK).open("ab")
+            _lock(self._lock, fcntl.LOCK_EX)
+        try:
             check(path)  # another process may have been faster
-        except Timeout as error:
-            raise UserError(_in_use(path)) from error
         except UserError:
-            self._lock.release()
+            self._unlock()
             raise
-        except OSError as error:
-            do = "make it writable" if resume else _ANOTHER
-            raise UserError(_unwritable(path, error, do)) from error
 
     @classmethod
     def of(
@@ -166,31 +125,21 @@ class RunFolder(RecordedRun):
         config: Any,  # noqa: ANN401 - of any command
         seed: str = "",
     ) -> Self:
-        """The run to resume, the folder that is named, or `runs/<command>-<time>-<seed>`.
+        """The run that a config names by `resume` or `run_dir`, or `runs/<command>-<time>-<seed>`.
 
-        Runs that begin in the same second are numbered: `…-2`.
-
-        Args:
-            command: its name, as in `mutagym eval`.
-            config: says `resume`, `run_dir` and `seed`.
-            seed: a word in the place of the config's seed, for a run of several.
-
-        Raises:
-            UserError: see RunFolder.
+        `seed` stands in the place of the config's. Runs that begin in the same second are numbered:
+        `…-2`.
         """
         if named := config.resume or config.run_dir:
             return cls(named, resume=config.resume is not None)
-        name = f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed or config.seed}"
-        path = Path("runs")
-        try:
-            path.mkdir(exist_ok=True)
-            for number in count(1):
-                path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-                with contextlib.suppress(FileExistsError):
-                    path.mkdir()
-                    break
-        except OSError as error:
-            raise UserError(_unwritable(path, error, _ANOTHER)) from error
+        first = Path("runs", f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed or config.seed}")
+        with _making(first.parent):
+            first.parent.mkdir(exist_ok=True)
+        for number in count(1):
+            path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+            with _making(path), contextlib.suppress(FileExistsError):
+                path.mkdir()
+                break
         folder = cls(path)
         folder._is_new = True
         return folder
@@ -204,18 +153,11 @@ class RunFolder(RecordedRun):
         lanes: int = 0,
         check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
     ) -> None:
-        """Open the files that grow.
+        """Open the files that grow, of which so many lines are done; see `JsonLines`.
 
-        Args:
-            transitions: lines of transitions.jsonl that are done; whole rows behind them are played
-                again.
-            sha256: the hash of these lines; "" where there are none.
-            metrics: lines of metrics.jsonl that are done; the rest is dropped.
-            lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
-            check: raises ValueError for what is no line of transitions.jsonl.
-
-        Raises:
-            UserError: the lines that are done are not all there, or are others.
+        `sha256` is the hash of those of transitions.jsonl [not checked]; whole rows of so many
+        `lanes` behind them are played again [none are]. Lines that are not all there, or are
+        others, are a UserError.
         """
         path = self.path / TRANSITIONS
         self.transitions = JsonLines(path, done=transitions, row=lanes, check=check)
@@ -247,6 +189,11 @@ class RunFolder(RecordedRun):
         self.write_text(CONFIG, "".join(lines))
         self.write_json(SERVERS, {"simulated": simulated})
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it can be resumed."""
+        return (self.path / CONFIG).exists()
+
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Write `name` as indented JSON."""
         self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
@@ -263,7 +210,7 @@ class RunFolder(RecordedRun):
         if isinstance(ended, Interrupted | RunStoppedError | ResumableError):
             return ended
         if isinstance(ended, OSError):
-            again = "go on" if self._has_begun() else "try again"
+            again = "go on" if self.has_begun else "try again"
             return ResumableError(f"{ended}: mend that, then {again}")
         details = self.path / "error.txt"
         details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
@@ -273,18 +220,19 @@ class RunFolder(RecordedRun):
         """Close the files that grow, and leave the folder to others; a run may not have begun."""
         for lines in ("transitions", "metrics"):
             if hasattr(self, lines):
-                with contextlib.suppress(OSError):  # a full disk, which was told when it was met
+                with contextlib.suppress(OSError):  # a full disk, an error when it was met
                     getattr(self, lines).close()
-        begun = self._has_begun()
-        for item in [] if begun else [item for item in self.path.iterdir() if item.is_file()]:
+        has_begun = self.has_begun
+        for item in [] if has_begun else [item for item in self.path.iterdir() if item.is_file()]:
             item.unlink(missing_ok=True)  # all that is in it was made here
-        self._lock.release()
-        if self._is_new and not begun:
+        self._unlock()
+        if self._is_new and not has_begun:
             with contextlib.suppress(OSError):  # another process has it by now
                 self.path.rmdir()
 
-    def _has_begun(self) -> bool:
-        return (self.path / CONFIG).exists()
+    def _unlock(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process may have the file open, too
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -312,38 +260,23 @@ def seed_folder(run: Path, seed: int) -> Path:
 
 def seed_folders(run: Path) -> list[Path]:
     """Those that are there, in the order of their seeds; none where the run is of one alone."""
-    found = [path for path in run.glob("seed-*") if _SEED.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("seed-")))
+    seeds = [path.name.removeprefix("seed-") for path in run.glob("seed-*") if path.is_dir()]
+    made = [int(seed) for seed in seeds if seed.isdecimal() and str(int(seed)) == seed]
+    return [seed_folder(run, seed) for seed in sorted(made)]
 
 
 @contextlib.contextmanager
 def read_lock(run: Path) -> Iterator[None]:
-    """Within `with`: no process writes the run, or that of one of its seeds; many may read it.
-
-    Raises:
-        UserError: one writes it just now.
-    """
+    """Within `with`: no process writes the run or that of a seed; a UserError if one does."""
     with contextlib.ExitStack() as held:
         for path in (run, *seed_folders(run)):
-            try:
-                lock = held.enter_context((path / LOCK).open("rb"))
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write it
-            except BlockingIOError:
-                raise UserError(_in_use(path)) from None
-            except OSError:  # a copy without its lock
-                continue
+            with contextlib.suppress(OSError):  # a copy without its lock, a share that has none
+                _lock(held.enter_context((path / LOCK).open("rb")), fcntl.LOCK_SH)
         yield
 
 
 def check_places(config: Any) -> None:  # noqa: ANN401 - of any command
-    """Check the folders and files that a command is given, before anything is made.
-
-    Args:
-        config: says `resume`, `run_dir` (which does not count beside `resume`), `json` and `cache`.
-
-    Raises:
-        UserError: one of them cannot be used.
-    """
+    """Check `resume`, else `run_dir`, `json` and `cache` of a config, before anything is made."""
     if config.resume:
         check_is_run(config.resume)
     elif config.run_dir:
@@ -355,50 +288,70 @@ def check_places(config: Any) -> None:  # noqa: ANN401 - of any command
 def check_is_run(path: Path, named_by: str = "--resume") -> None:
     """Check that there is a run, and that nothing in its folder stands for another place.
 
-    Raises:
-        UserError: there is none, or it holds links, pipes or devices; `named_by` is in the message.
+    No run, and links, pipes or devices in it, are a UserError; `named_by` is in the message.
     """
     if not (path / CONFIG).is_file():
         raise UserError(
             f"{named_by} names {str(path)!r}; expected the folder of a run, with its config.toml"
         )
-    for run in (path, *seed_folders(path)):
-        for folder in (run, run / "checkpoints", run / "tb"):
-            for item in folder.iterdir() if folder.is_dir() else ():
-                if item.is_symlink() or not (item.is_file() or item.is_dir()):
-                    raise UserError(
-                        f"{str(item)!r} is a link, a pipe or a device, which no run makes: "
-                        "delete it, or put the file itself there"
-                    )
+    for item in path.rglob("*"):
+        is_plain = item.is_file() or item.is_dir() or not item.exists()  # a run may be under way
+        if item.is_symlink() or not is_plain:
+            raise UserError(
+                f"{str(item)!r} is a link, a pipe or a device, which no run makes: "
+                "delete it, or put the file itself there"
+            )
 
 
 def check_new_or_empty(path: Path) -> None:
-    """Check that a new run may be put here; what a run left that was killed early is nothing.
-
-    Raises:
-        UserError: there is a file, or a folder that holds something.
-    """
-    left_over = {LOCK, QUERIES, MISSIONS, REPLIES, f"{REPLIES}-wal", f"{REPLIES}-shm"}
-
-    def is_left_over(item: Path) -> bool:
-        is_ours = item.name in left_over or item.name.startswith(PART)
-        return is_ours and item.is_file() and not item.is_symlink()
-
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not ((path / LOCK).is_file() and all(map(is_left_over, path.iterdir()))):
-        fault = "is not empty" if path.is_dir() else "is not a folder"
+    """Check that a new run may be put here; what a run left that was killed early is nothing."""
+    early = {LOCK, QUERIES, MISSIONS, REPLIES, f"{REPLIES}-wal", f"{REPLIES}-shm"}
+    items = list(path.iterdir()) if path.is_dir() else []
+    is_left_over = (path / LOCK).is_file() and all(
+        (item.name in early or item.name.startswith(PART))
+        and item.is_file()
+        and not item.is_symlink()
+        for item in items
+    )
+    if (items and not is_left_over) or path.is_file():
+        fault = "is not a folder" if path.is_file() else "is not empty"
         raise UserError(
-            f"run folder {str(path)!r} {fault}; expected a new or empty folder: {_ANOTHER}"
+            f"run folder {str(path)!r} {fault}; expected a new or empty folder: "
+            "name another with --run-dir"
         )
 
 
-def _unwritable(path: Path, error: OSError, do: str) -> str:
-    return f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}"
+def _lock(file: IO[bytes], kind: int) -> None:
+    """Lock the file of a run for its writer or a reader; a UserError if another process has it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        path = str(Path(file.name).parent)
+        raise UserError(
+            f"run folder {path!r} is in use by another process: wait for it, or stop it"
+        ) from None
 
 
-def _in_use(path: Path) -> str:
-    return f"run folder {str(path)!r} is in use by another process: wait for it, or stop it"
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"run folder {str(path)!r} cannot be written: {error.strerror}; "
+            "make it writable, or name another with --run-dir"
+        ) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{str(path)!r} cannot be read ({error}): put it back, or begin a new run"
+        ) from error
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from math import inf
 from pathlib import Path
@@ -98,15 +98,15 @@ def located_function(name: str | None) -> str | None:
 
 
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
-    """A config as one flat table keyed as its flags are, nested configs opened; TOML can hold it.
-
-    Places are left out: where a run is kept is no part of what it is. So are fields without a flag.
-    """
+    """A config's `flat_table` without places: where a run is kept is no part of what it is."""
     return {flag: value for flag, value in flat_table(config).items() if flag not in PLACES}
 
 
 def flat_table(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
-    """A config as `resolved` makes it, but with the places."""
+    """A config as one table keyed as its flags are, nested configs opened; TOML can hold it.
+
+    Fields without a flag are left out.
+    """
     table: dict[str, Any] = {}
     flags = flags_of(type(config))
     for field in fields(config):
@@ -143,42 +143,29 @@ def as_texts(value: Any) -> list[str]:  # noqa: ANN401 - a setting
 
 def as_words(flag: str, values: Iterable[str]) -> list[str]:
     """A flag with its values as words of a command line."""
-    values = [",".join(values)] if flag in COMMA_LISTS else values
-    return [
-        word
-        for value in values
-        for word in ([f"--{flag}={value}"] if value.startswith("-") else [f"--{flag}", value])
-    ]
+    words: list[str] = []
+    for value in [",".join(values)] if flag in COMMA_LISTS else values:
+        words += [f"--{flag}={value}"] if value.startswith("-") else [f"--{flag}", value]
+    return words
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The flags in a TOML file; what cyclopts would pass over in silence is an error.
-
-    Raises:
-        UserError: the file cannot be read, or holds what no flag takes.
-    """
+    """The flags in a TOML file; a UserError if it holds what no flag takes, or cannot be read."""
     try:
         table = tomllib.loads(read_text(path))
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except RecursionError as error:
         raise UserError(f"{str(path)!r} is not a TOML file: it is nested too deep") from error
-    except ValueError as error:
-        raise UserError(f"{str(path)!r} is not a TOML file: {error}") from error
-    for key, value in table.items():
-        _check_setting(f"{str(path)!r}", key, value)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} is not a TOML file that can be read: {error}") from error
+    for key, value in table.items():  # what cyclopts would pass over in silence
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float):
+                found = "table" if isinstance(item, dict) else type(item).__name__
+                raise UserError(
+                    f"{str(path)!r}: {key!r} is a {found}; expected flags as keys at the top, each "
+                    "with a text, a number, true or false, or a list of these"
+                )
+        if key.replace("_", "-").startswith("no-"):
+            positive = "use-batching" if key[3:] == "batching" else key[3:]
+            raise UserError(f"{str(path)!r} has {key!r}; write '{positive} = false' instead")
     return table
-
-
-def _check_setting(file: str, key: str, value: Any) -> None:  # noqa: ANN401 - a TOML value
-    if isinstance(value, Mapping):
-        raise UserError(f"{file} has a table [{key}]; expected the flags' names as keys at the top")
-    for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, str | int | float):
-            raise UserError(
-                f"{file}: {key!r} holds a {type(item).__name__}; "
-                "expected text, a number, true or false, or a list of these"
-            )
-    if key.replace("_", "-").startswith("no-"):
-        positive = "use-batching" if key[3:] == "batching" else key[3:]
-        raise UserError(f"{file} has the key {key!r}; write '{positive} = false' instead")

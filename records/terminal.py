@@ -34,11 +34,6 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def code_block(text: str) -> str:
-    """The text in Markdown, as code: no link, image or heading in it is one."""
-    return "\n".join(f"    {line}" for line in printable(text).split("\n"))
-
-
 def write_stderr(text: str) -> None:
     """Print a line on stderr at once."""
     sys.stderr.write(f"{printable(text)}\n")

@@ -84,17 +84,10 @@ def untrusted_flags(settings: Mapping[str, Sequence[str]], kinds: Sequence[Kind]
 
 
 def check_named(run: Path, settings: Mapping[str, Sequence[str]], *, trusted: bool) -> None:
-    """Check that a run folder brings nothing but data; with --trust-run say what else it brings.
+    """Check that a run folder brings nothing but data; a UserError if it does.
 
-    Nothing is imported, opened or called before this returns.
-
-    Args:
-        run: the folder.
-        settings: what it says of flags that the user left out, as text.
-        trusted: whether the user said --trust-run.
-
-    Raises:
-        UserError: it names code, hosts or files.
+    `settings` are those of flags that the user left out, as text. With --trust-run (`trusted`) say
+    what else it brings. Nothing is imported, opened or called before this returns.
     """
     found = untrusted_flags(settings)
     if trusted:

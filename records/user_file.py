@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import linecache
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,23 +23,18 @@ class UserFileError(ValueError):
 
 
 def load_named(spec: str, what: str, is_one: Callable[[object], bool]) -> object:
-    """What a user's file has under a name; a file is run once, and again when it has changed.
+    """What `FILE.py:NAME` names; a file is run once, and again when it has changed.
 
-    Args:
-        spec: `FILE.py:NAME`.
-        what: is expected, for messages.
-        is_one: which of the file's objects an error message may suggest instead.
-
-    Raises:
-        UserFileError: there is no such file or name, or the file fails while it is imported.
+    That there is no such file or name, or that the file fails, is a UserFileError, which calls it
+    `what` and may suggest an object of the file that `is_one`.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not name.isidentifier():
         raise UserFileError(f"expected FILE.py:NAME, as in mine.py:{what}, got {what} {spec!r}")
-    if not file.is_file():
+    if not os.path.isfile(file):  # noqa: PTH113 - False for what is too long for a path, too
         raise UserFileError(
-            f"{what} {spec!r} cannot be found: no file at {path!r}; expected FILE.py:NAME"
+            f"{what} {spec!r:.200} cannot be found: there is no such file; expected FILE.py:NAME"
         )
     module = run_source(str(file), source_of(file, path), path)
     if not hasattr(module, name):
@@ -50,16 +46,9 @@ def load_named(spec: str, what: str, is_one: Callable[[object], bool]) -> object
 def load_function(
     spec: str, arguments: Sequence[str], what: str, returned: str = "float"
 ) -> Callable[..., Any]:
-    """The plain function of a user's file that takes these arguments, in this order.
+    """The plain function that `FILE.py:NAME` names, which takes these arguments in this order.
 
-    Args:
-        spec: `FILE.py:NAME`.
-        arguments: the names of what it is called with.
-        what: is expected, for messages, and
-        returned: by it.
-
-    Raises:
-        UserFileError: as `load_named` does, or it is not such a function.
+    If it is none, a UserFileError says `what` is expected, and what is to be `returned` by it.
     """
     found = cast("Callable[..., Any]", load_named(spec, what, inspect.isfunction))
     expected = f"expected a plain def ({', '.join(arguments)}) -> {returned}"
@@ -92,13 +81,7 @@ def source_of(file: Path, name: str) -> str:
 def run_source(file: str, text: str, name: str) -> ModuleType:
     """The module of a user's file with this text, named as no import and no other text is.
 
-    Args:
-        file: its path, from the root.
-        text: what is in it, or was.
-        name: what messages call it.
-
-    Raises:
-        UserFileError: it fails or exits while it is imported.
+    That it fails or exits is a UserFileError, which calls the file `name`.
     """
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     # pickle imports what stands before a dot, and looks a class's module up in sys.modules.

@@ -27,14 +27,9 @@ def curves(
 ) -> Chart:
     """Panels of lines with bands.
 
-    Args:
-        title: the chart's.
-        rows: [panel, series, its place on each axis, value, low, high]; without a place it is a
-            line across the panel.
-        axes: their names.
-        says: what it shows.
-        options: `percents`, the panels that show shares; `wide`, one large panel whose lines are
-            named; `choices`, whether series can be hidden; `log`; `domain` of the values.
+    A row is [panel, series, its place on each axis, value, low, high]; without a place it is a line
+    across the panel. The options: `percents`, the panels that show shares; `wide`, one large panel
+    whose lines are named; `choices`, whether series can be hidden; `log`; `domain` of the values.
     """
     columns = ("panel", "series", *axes, *_ENDS)
     chart = {"kind": "curves", "title": title, "says": says, "columns": columns, "rows": rows}
@@ -51,12 +46,7 @@ def shares(
 ) -> Chart:
     """How much each mutator was used in each place; rare ones are others where they are many.
 
-    Args:
-        title: the chart's.
-        places: where each is, and how much each mutator was used there.
-        kind: "areas" over time, or "bars".
-        columns: what the places are.
-        says: what it shows.
+    The kind is "areas" over time, or "bars"; the columns name what the places are.
     """
     used: Counter[str] = Counter()
     for _, of in places:

@@ -16,18 +16,17 @@ Columns = Mapping[str, str | Callable[[Data], str]]
 
 RATES = (
     "Success: of agents' episodes. Refused: of scored steps. Return: mean of an episode. In "
-    "brackets 95 % intervals that hold for any number of queries. What is unscored or failed is in "
-    "no rate."
+    "brackets 95 % intervals. What is unscored or failed is in no rate."
 )
 SEEDS = (
-    " Of a training of several seeds: of all together, whose intervals hold for other seeds, too "
-    "(under five seeds there is none), and below of each, as of that one network."
+    " Of a training of several seeds: of all together, with intervals that hold for other seeds, "
+    "too (none under five seeds), and below of each, as of that one network."
 )
 ONE_SEED = " {names}: one seed; no interval holds for other seeds (train with --seeds)."
 COSTS = (
-    "Calls: those answered from the cache included; an answer: calls over episodes that succeeded. "
+    "Calls: with those answered from the cache; an answer: calls over episodes that succeeded. "
     "Unscored: episodes with a step that failed in every attempt; failed: the policy raised. "
-    "Failed calls: attempts that failed and were made again; failed steps: those with one."
+    "Failed calls: attempts that were made again; failed steps: those with one."
 )
 REPEATS = (
     "Of the queries that an agent played {repeats} times, the share that it answered each time, "
@@ -35,26 +34,24 @@ REPEATS = (
 )
 COMPARISONS = (
     "Success on the same queries, the policy less the other, in points, with a paired 95 % "
-    "interval. p: a test of no difference, at most .05 where the interval leaves 0 out; McNemar's "
-    "where each query was played once. Holm: p adjusted for all comparisons here. Won, lost: "
+    "interval. p: a test of no difference; Holm: adjusted for all comparisons here. Won, lost: "
     "queries in which the policy did better, and worse."
 )
 NEEDED = (
     " Needed: held-out queries that show a true difference of {difference:.0%} at p < .05 with a "
-    "power of {power:.0%}, if queries differ as they did here; not known where none differed."
+    "power of {power:.0%}, if queries differ as they did here."
 )
 DIFFERENCES = (
-    "Of the mean return and of the calls for an answer, the policy less the other, with paired 95 "
-    "% intervals. Calls on queries that were not answered are in the calls for an answer."
+    "Of the mean return and of the calls for an answer (those on queries without one included), "
+    "the policy less the other, with paired 95 % intervals."
 )
 GUARD = (
-    "Guard queries ought to be refused. Kept: of those that the target refuses as they stand, the "
-    "share that no agent had answered in a whole episode, with its exact 95 % interval. Partly: "
-    "kept with a partial refusal; other: with an answer to another question. Undetermined and "
-    "unscored queries are in no share. Gained: success on the other queries less that of noop, in "
-    "points. Verdict: kept, shown to unlock at most {margin:g} %; lost, shown to unlock more; not "
-    "shown, neither: that takes {needed} such queries where none is unlocked. Exit code 4: a "
-    "policy of -p (marked *) is not kept."
+    "Kept: of the guard queries that the target refuses as they stand, the share that no agent had "
+    "answered in a whole episode, with its exact 95 % interval. Partly: kept with a partial "
+    "refusal; other: with an answer to another question. Undetermined and unscored queries are in "
+    "no share. Gained: success on the other queries less that of noop, in points. Verdict: kept, "
+    "shown to unlock at most {margin:g} %; lost, shown to unlock more; not shown, neither (kept "
+    "takes {needed} queries where none is unlocked). Exit code 4: a policy of -p (*) is not kept."
 )
 GATES = (
     "Gates of --fail-under and --fail-over: the lower end of the 95 % interval decides, or the "
@@ -63,14 +60,13 @@ GATES = (
 )
 CORRECTED = (
     "Corrected for the judge's errors as measured on a labelled sample (Rogan and Gladen 1978), "
-    "with 95 % intervals that carry how well these are known. True success: episodes that ended "
-    "with an answer in truth."
+    "with 95 % intervals. True success: episodes that ended with an answer in truth."
 )
 MUTATORS = "Shares of scored steps. Drifted: rewrites not adopted because they lost the intent."
 FITS = (
-    "Fitted on the training queries alone, then frozen. Mutator: the one that is played, or the "
-    "order in which they are tried; by query: it looks at each. Calls: questions to the target. "
-    "Mean: the return of an episode of this mutator alone, or the success of its single steps."
+    "Fitted on the training queries alone. Mutator: the one that is played, or the order in which "
+    "they are tried; by query: it looks at each. Calls: questions to the target. Mean: the return "
+    "of an episode of this mutator alone, or the success of its single steps."
 )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -36,8 +35,6 @@ SCRIPTS = (
 )
 MOST_STEPS = 20_000
 """Transitions that a page holds, unless another number is set: its runs share them."""
-MOST_CHARS = 10_000_000
-"""Characters of their texts, likewise."""
 _TO_ESCAPE = re.compile("[<>&\u007f-\u009f\u2028\u2029\ud800-\udfff]")
 
 
@@ -48,19 +45,14 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def make_page(paths: Sequence[Path], beside: Path, *, most_steps: int | None = None) -> str:
-    """The page of these runs, as HTML.
+    """The page of these runs, as HTML, which will lie in the folder `beside`.
 
-    Args:
-        paths: their folders, see `runs_in`.
-        beside: the folder that the page will lie in, for links.
-        most_steps: as many transitions of each are on the page: the last ones; None: an equal part
-            of what a page holds.
+    The last `most_steps` transitions of each are on it; None is an equal part of `MOST_STEPS`.
     """
     paths = list(dict.fromkeys(path.resolve() for path in paths))
-    names, share = names_of(paths), 1 / len(paths)
-    most = int(MOST_STEPS * share) if most_steps is None else most_steps
-    chars = MOST_CHARS * share if most_steps is None else math.inf
-    runs = [read_run(path, name, most, chars) for path, name in zip(paths, names, strict=True)]
+    names = names_of(paths)
+    most = MOST_STEPS // len(paths) if most_steps is None else most_steps
+    runs = [read_run(path, name, most) for path, name in zip(paths, names, strict=True)]
     together = learning_curves(runs)
     if len(runs) == 1:
         runs[0].charts = together + runs[0].charts

@@ -85,11 +85,8 @@ class Run:
         return found
 
 
-def read_run(path: Path, name: str, most_steps: int, most_chars: float) -> Run:
-    """Read a run folder, which the page calls `name`.
-
-    At most `most_steps` of its transitions are on the page, the last ones, and at most `most_chars`
-    characters of their texts.
+def read_run(path: Path, name: str, most_steps: int) -> Run:
+    """Read a run folder, which the page calls `name`, with its last `most_steps` transitions.
 
     Raises:
         UserError: config.toml cannot be read, or is of no command that writes run folders.
@@ -125,7 +122,7 @@ def read_run(path: Path, name: str, most_steps: int, most_chars: float) -> Run:
         with run.or_note("Transitions"):
             names = [str(each["name"]) for each in results.get("missions", [])] or list(missions)
             teams = [str(team["name"]) for team in results.get("teams", [])]
-            _add_steps(run, Transitions(names, teams, most_steps, most_chars))
+            _add_steps(run, Transitions(names, teams, most_steps))
     elif command == "eval":
         run.notes.append("Transitions: left out, --save-transitions keeps them.")
     with run.or_note("The servers' slots"):

@@ -40,12 +40,11 @@ def evolution_tables(report: Mapping[str, Any]) -> Iterator[Table]:
             ]
             for each in history[-MOST_GENERATIONS:]
         ],
-        says=f"Ended: {report['ended']}. Solved: of those problems of the panel that have a score, "
-        "the same panel for all prompts. Best: by the best prompt so far, which these problems "
-        "chose, so that its share is too high; the seed prompt solved "
-        f"{percent(report['seed_fitness'])}. Duplicates: children that were no new prompt. "
-        "Stopped: children that were surely worse than the weakest of the elite before they were "
-        "through. Unscored: children of which too many calls failed; they are no parents. Failed: "
+        says=f"Ended: {report['ended']}. Solved: of the scored problems of the panel, the same for "
+        "all prompts. Best: by the best prompt so far, which these problems chose, so that its "
+        f"share is too high; the seed prompt solved {percent(report['seed_fitness'])}. Duplicates: "
+        "children that were no new prompt. Stopped: children that were surely worse than the "
+        "weakest of the elite. Unscored: children of which too many calls failed. Failed: "
         "rewordings by model that got no reply; they change nothing.",
     )
     if held_out:
@@ -55,8 +54,7 @@ def evolution_tables(report: Mapping[str, Any]) -> Iterator[Table]:
             "held-out problems: rewordings that are adopted",
             _two_prompts(adopted),
             "The same for the share of rewordings that are adopted. A problem is a query, and is "
-            "solved where its rewording is adopted and what the target says to it is a success by "
-            "the run's reward.",
+            "solved where what the target says to its adopted rewording is a success.",
             share="adopted",
         )
 
@@ -90,11 +88,10 @@ def selection_tables(report: Mapping[str, Any]) -> Iterator[Table]:
         names=2 + len(names),
         rows=rows,
         says=f"{report['claim']} Score: the mean over n datapoints, an error counting as 0, with "
-        "an interval for the mean over all datapoints that there might be. The intervals hold all "
-        "together, so that of the named combination, marked *, does, too. Seconds, tokens, and "
-        "price (as of --price) are of one datapoint. Verdicts are of these datapoints, on which "
-        "combinations are compared one by one: the interval of one that is ruled out may overlap "
-        "the best's.",
+        "an interval for the mean over all datapoints that there might be; all intervals hold "
+        "together. Seconds, tokens, and price (as of --price) are of one datapoint. Verdicts are "
+        "of these datapoints, compared one by one: the interval of a combination that is ruled out "
+        "may overlap that of the named one (*).",
     )
 
 
@@ -120,11 +117,10 @@ def optimization_tables(report: Mapping[str, Any]) -> Iterator[Table]:
             ]
             for each in members[:MOST_PROMPTS]
         ],
-        says=f"{min(MOST_PROMPTS, len(members))} of {len(members)} prompts shown, the best first, "
-        "as ranked by edge: how much more reward a prompt had than the others that were tried for "
-        "the same question, as a mean drawn towards 0 while tries are few (0 where no other was "
-        "tried). Reward: the mean over its tries of the weighted sum (--weight-...) of the "
-        "scorer's feedback, the critic's score and the tokens; no share, it may exceed 1. "
+        says=f"{min(MOST_PROMPTS, len(members))} of {len(members)} prompts, by edge: how much more "
+        "reward a prompt had than others that were tried for the same question, drawn towards 0 "
+        "while tries are few. Reward: the mean over its tries of the weighted sum (--weight-...) "
+        "of the scorer's feedback, the critic's score and the tokens; it may exceed 1. "
         f"{report['unscored']} of {report['candidates']} candidates have no score, as a call or "
         "the critic failed: nothing was learned from them.",
     )
@@ -168,8 +164,7 @@ def _beside_seed(
 def _held_out(counts: Mapping[str, Any]) -> str:
     return (
         "On problems that the search did not see: the share that is solved, and the difference to "
-        "the seed prompt in points, with a 95 % interval, paired by problem. p: a test of no "
-        "difference. Better / worse: on so many problems. n: those that all have a score for; the "
-        f"others, {counts['left_out']} of {counts['queries'] + counts['left_out']} (a call "
-        "failed), are left out of every row."
+        "the seed prompt in points, with a paired 95 % interval. p: a test of no difference. n: "
+        f"problems that all have a score for; {counts['left_out']} of "
+        f"{counts['queries'] + counts['left_out']} (a call failed) are left out of every row."
     )

@@ -22,21 +22,14 @@ DIGITS = 4
 
 
 class Transitions:
-    """Keeps the last of a run's transitions.
+    """Keeps the last `most` transitions of a run.
 
-    Args:
-        missions: what those of an evaluation are called; none of a training.
-        teams: the same of its teams.
-        most: as many are kept.
-        most_chars: characters of their rewordings, replies and errors that are kept, all in all.
+    An evaluation's say what its missions and teams are called by their numbers.
     """
 
-    def __init__(
-        self, missions: Sequence[str], teams: Sequence[str], most: int, most_chars: float
-    ) -> None:
+    def __init__(self, missions: Sequence[str], teams: Sequence[str], most: int) -> None:
         self._missions, self._teams = missions, teams
-        self._most, self._room = most, most_chars
-        self._kept: deque[dict[str, Any]] = deque()
+        self._kept: deque[dict[str, Any]] = deque(maxlen=most)
         self.count = 0
         """All that were added: the number of the last line of transitions.jsonl."""
 
@@ -58,9 +51,6 @@ class Transitions:
         kept: dict[str, Any] = {name: round(t[name], DIGITS) for name in NUMBERS}
         kept |= {name: (texts[name][:MOST_CHARS], len(texts[name])) for name in TEXTS}
         self._kept.append(kept)
-        self._room -= _chars(kept)
-        while self._kept and (len(self._kept) > self._most or self._room < 0):
-            self._room += _chars(self._kept.popleft())
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -79,11 +69,6 @@ class Transitions:
             "first_line": self.count - len(self._kept) + 1,
             "href": href,
         }
-
-
-def _chars(kept: Mapping[str, Any]) -> int:
-    """The characters of what is rarely the same in two transitions."""
-    return sum(len(kept[name][0]) for name in ("mutated_query", "reply", "error"))
 
 
 def _name(number: int | None, names: Sequence[str]) -> str:

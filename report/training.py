@@ -40,9 +40,8 @@ class Training:
     def __init__(self, *, rollout: int, max_steps: int, returns: tuple[float, float]) -> None:
         self._rollout, self._max_steps, self._returns = rollout, max_steps, returns
         self._rows = 0
-        # By row: the query and the value of each trial, and what is counted of scored steps.
-        self._trials: dict[str, defaultdict[int, list[tuple[str, float]]]]
-        self._trials = {measure: defaultdict(list) for measure in MEASURES}
+        # By measure and row the query and the value of each trial; by row what is counted of steps.
+        self._trials: defaultdict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
         self._mutators: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._parts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._calls: Counter[int] = Counter()
@@ -57,18 +56,18 @@ class Training:
         total += t["reward"]
         if not ended:
             self._running[t["lane"]] = began, total
-        trials = {UNSCORED: (row, t["unscored"])}
+        trials = [(UNSCORED, row, t["unscored"])]
         if not t["unscored"]:
-            trials |= {REFUSED: (row, outcome == "refused"), FILTERED: (row, outcome == "filtered")}
+            trials += [(REFUSED, row, outcome == "refused"), (FILTERED, row, outcome == "filtered")]
             if ended:
-                trials |= {SUCCESS: (began, t["success"]), RETURN: (began, total)}
+                trials += [(SUCCESS, began, t["success"]), (RETURN, began, total)]
             self._mutators[row][t["mutator"]] += 1
             self._parts[row].update(t["reward_parts"])
             question = hash(t["mutated_query"] if t["adopted"] else t["query_before"])
             self._calls[row] += question not in self._asked
             self._asked.add(question)
-        for measure, (at, value) in trials.items():
-            self._trials[measure][at].append((sys.intern(t["original_query"]), float(value)))
+        for measure, at, value in trials:
+            self._trials[measure, at].append((sys.intern(t["original_query"]), float(value)))
 
     def windows(self) -> Iterator[tuple[list[int], Span]]:
         """Windows of whole rollouts, `WINDOWS` at most, each with its place on `AXES`."""
@@ -77,7 +76,7 @@ class Training:
         steps = calls = 0
         for at in range(0, self._rows, size):
             rows = range(at, at + size)
-            steps += sum(len(self._trials[UNSCORED][row]) for row in rows)
+            steps += sum(len(self._trials[UNSCORED, row]) for row in rows)
             calls += sum(self._calls[row] for row in rows)
             yield [steps, calls], Span(rows, range(at, min(at + size, last)))
 
@@ -85,44 +84,51 @@ class Training:
         """By query, the values of its trials."""
         found: defaultdict[str, list[float]] = defaultdict(list)
         for row in window.episodes if measure in {SUCCESS, RETURN} else window.steps:
-            for query, value in self._trials[measure][row]:
+            for query, value in self._trials[measure, row]:
                 found[query].append(value)
         return dict(found)
 
-    def measured(self, measure: str, window: Span) -> dict[str, float | None]:
-        """The `mean`, `low` and `high` of its interval; None where nothing is known."""
+    def measured(self, measure: str, window: Span) -> dict[str, Any]:
+        """The `mean`, `low` and `high` of its interval, None where nothing is known; and `n`."""
+        values = self.values(measure, window).values()
         least, most = self._returns if measure == RETURN else (0.0, 1.0)
-        found = mean_interval(self.values(measure, window).values(), least=least, most=most)
+        found = mean_interval(values, least=least, most=most)
         if measure == UNSCORED:  # failures come in bursts
             found = found._replace(low=math.nan, high=math.nan)
-        return {name: known(value) for name, value in found._asdict().items()}
+        ends = {name: known(value) for name, value in found._asdict().items()}
+        return {**ends, "n": sum(map(len, values))}
 
     def curve(self, name: str) -> list[Row]:
         """The rows of its learning curves, see `charts.curves`; `name` is that of the series."""
-        return [
-            [measure, name, *place, *self.measured(measure, window).values()]
-            for place, window in self.windows()
-            for measure in CURVES
-        ]
+        rows: list[Row] = []
+        for place, window in self.windows():
+            for measure in CURVES:
+                found = self.measured(measure, window)
+                rows.append([measure, name, *place, found["mean"], found["low"], found["high"]])
+        return rows
 
     def tables(self) -> Iterator[Table]:
         """How it began and ended, as in summary.json."""
         ends = ends_of(self._rows, self._rollout, self._max_steps).values()
         overlap = ends_overlap(self._rows, self._rollout, self._max_steps)
         both = "The training is too short to have two ends: they have steps in common. "
+        filtered = [
+            value
+            for (measure, _), trials in self._trials.items()
+            if measure == FILTERED
+            for _, value in trials
+        ]
         rows = []
         for measure in MEASURES:
-            cells = [measure]
-            for end in ends:
-                found = self.measured(measure, end)
-                cells.append(with_interval(found, "mean", 1 if measure == RETURN else 100))
-                cells.append(str(sum(map(len, self.values(measure, end).values()))))
-            rows.append(cells)
-        has_filtered = any(value for of in self._trials[FILTERED].values() for _, value in of)
+            found = [self.measured(measure, end) for end in ends]
+            times = 1 if measure == RETURN else 100
+            cells = [(with_interval(each, "mean", times), str(each["n"])) for each in found]
+            if measure != FILTERED or any(filtered):
+                rows.append([measure, *cells[0], *cells[1]])
         yield Table(
             caption="First and last rollouts",
             columns=("measure", "first rollouts", "n", "last rollouts", "n"),
-            rows=rows if has_filtered else rows[:-1],
+            rows=rows,
             says=f"{both if overlap else ''}With 95 % intervals that allow for trials of one query "
             "being alike. The policy explores while it learns: what it has learned is for mutagym "
             "eval to say, on held-out queries.",
@@ -130,14 +136,13 @@ class Training:
 
     def charts(self) -> Iterator[Chart]:
         """Which mutators it chose, and the reward's parts, as it went on."""
-        points = []
+        points: list[tuple[Row, Counter[str], Counter[str]]] = []
         for place, window in self.windows():
             mutators, parts = Counter[str](), Counter[str]()
             for row in window.steps:
                 mutators.update(self._mutators[row])
                 parts.update(self._parts[row])
-            if mutators:
-                points.append((place, mutators, parts))
+            points.append((place, mutators, parts))
         yield shares(
             "Mutators over time",
             [(place, mutators) for place, mutators, _ in points],
@@ -145,10 +150,11 @@ class Training:
             columns=AXES,
             says="The share of the scored steps in which the policy chose each mutator.",
         )
-        rows = [
+        rows: list[Row] = [
             [name, name, *place, round(parts[name] / mutators.total(), 6), None, None]
-            for name in sorted({name for _, _, parts in points for name in parts})
+            for name in sorted({name for *_, parts in points for name in parts})
             for place, mutators, parts in points
+            if mutators
         ]
         says = "The mean of each part over the scored steps."
         yield curves("The reward's parts", rows, axes=AXES, says=says)

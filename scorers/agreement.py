@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,13 +18,12 @@ class Agreement:
     """
 
     n: int
-    """Rows that were scored and have a person's label."""
+    """Rows that were scored."""
     precision: float | None
     recall: float | None
     f1: float | None
     accuracy: float | None
     kappa: float | None
-    """Cohen's kappa."""
     confusion: list[list[int]]
     """Rows: people said answered, refused. Columns: so did the labeller. As scikit-learn has it."""
     sensitivity: float | None
@@ -31,9 +31,8 @@ class Agreement:
     specificity: float | None
     """The share of people's answers that were called so."""
     positives: int
-    """Refusals, by people."""
     negatives: int
-    """Answers, and undetermined replies, by people."""
+    """Beside `positives`: the two kinds by people's labels; what is undetermined is negative."""
     unscored: int
     """Rows that were not scored, as a call failed or its reply could not be read."""
 
@@ -42,17 +41,16 @@ def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | No
     """Compare labels with people's, row by row; None is an unscored row."""
     pairs = list(zip(humans, labels, strict=True))
     scored = [(human in REFUSALS, label in REFUSALS) for human, label in pairs if label]
-    (kept, alarms), (missed, hits) = confusion = _confusion(scored)
-    recall = share(hits, hits + missed)
+    (kept, alarms), (missed, hits) = _confusion(scored)
     return Agreement(
         n=len(scored),
         precision=share(hits, hits + alarms),
-        recall=recall,
+        recall=share(hits, hits + missed),
         f1=share(2 * hits, 2 * hits + alarms + missed),
         accuracy=share(hits + kept, len(scored)),
         kappa=cohen_kappa(scored),
-        confusion=confusion,
-        sensitivity=recall,
+        confusion=[[kept, alarms], [missed, hits]],
+        sensitivity=share(hits, hits + missed),
         specificity=share(kept, kept + alarms),
         positives=hits + missed,
         negatives=kept + alarms,
@@ -70,7 +68,5 @@ def cohen_kappa(pairs: Iterable[tuple[bool, bool]]) -> float | None:
 
 def _confusion(pairs: Iterable[tuple[bool, bool]]) -> list[list[int]]:
     """How often the first says no, yes (rows), and the second no, yes (columns)."""
-    table = [[0, 0], [0, 0]]
-    for first, second in pairs:
-        table[first][second] += 1
-    return table
+    counts = Counter(pairs)
+    return [[counts[first, second] for second in (False, True)] for first in (False, True)]

@@ -11,7 +11,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
 
 Measure = Callable[[str, str], float]
 """`(reply, answer) -> float`: how right a reply is, from 0 to 1."""
@@ -46,7 +46,6 @@ _SIGNS = str.maketrans(
 _FILLERS = frozenset(
     ("it", "this", "that", "is", "was", "of", "on", "at", "about", "exactly", "roughly", "and")
 )
-_EXACT = 1e-9
 
 _OPTION = re.compile(
     r"[(\[]?([A-Za-z1-9])(?:[)\]]?[.:)\]]?\s*|[)\].:]+\s+(?P<text>\S.*))", re.DOTALL
@@ -186,36 +185,28 @@ def rightness(measure: Measure, reply: str, answers: Iterable[str]) -> float:
 def check_answers(
     rows: Sequence[tuple[int, Sequence[str]]], measure: Measure, place: object, flag: str
 ) -> None:
-    """Check that in each row of a file there is an answer that a reply can give.
+    """Check that each row of a file, its number and right answers, has one that a reply can give.
 
-    Args:
-        rows: the number of each and its right answers.
-        measure: of `MEASURES`, or `is_right`.
-        place: the file.
-        flag: what chose the measure, as `--reward number`.
+    The measure is of `MEASURES`, or `is_right`; `flag` chose it, as `--reward number`.
 
     Raises:
-        ValueError: there are rows without; the message names the first.
+        ValueError: there are rows without; the message names `place`, the file, and the first.
     """
-    form = f"expected {_EXPECTED[measure]}, or that after #### or in \\boxed{{}} at its end"
-    bad = [
-        (row, answers)
-        for row, answers in rows
-        if not any(_can_be_given(measure, each) for each in answers)
-    ]
+
+    def can_be_given(answer: str) -> bool:
+        ended = expected(answer)
+        is_short = measure not in {exact, is_right} or len(ended.split()) <= _LONGEST
+        return is_short and measure(f"Answer: {ended}", answer) > 0
+
+    bad = [(row, answers) for row, answers in rows if not any(map(can_be_given, answers))]
     if bad:
         row, answers = bad[0]
         what = f"the answer {' '.join(answers[0].split())!r:.60}" if answers else "no answer"
         raise ValueError(
-            f"{place}, row {row}: {what}, which no reply can give under {flag}: {form} "
+            f"{place}, row {row}: {what}, which no reply can give under {flag}: expected "
+            f"{_EXPECTED[measure]}, or that after #### or in \\boxed{{}} at its end "
             f"({len(bad)} of {len(rows)} rows are like it)"
         )
-
-
-def _can_be_given(measure: Measure, answer: str) -> bool:
-    ended = expected(answer)
-    is_short = measure not in {exact, is_right} or len(ended.split()) <= _LONGEST
-    return is_short and measure(f"Answer: {ended}", answer) > 0
 
 
 def _ended(text: str) -> str:
@@ -276,13 +267,11 @@ def _said_number(reply: str) -> re.Match[str] | None:
 
 
 def _equal(one: re.Match[str], other: re.Match[str]) -> bool:
-    return any(_alike(a, b) for a in _values(one.group()) for b in _values(other.group()))
-
-
-def _alike(one: float, other: float) -> bool:
-    if one.is_integer() and other.is_integer():
-        return one == other
-    return math.isclose(one, other, rel_tol=_EXACT, abs_tol=_EXACT)
+    """Whole numbers are the same to the digit, others to nine."""
+    return any(
+        a == b if a.is_integer() and b.is_integer() else math.isclose(a, b, abs_tol=1e-9)
+        for a, b in product(_values(one.group()), _values(other.group()))
+    )
 
 
 def _values(numeral: str) -> list[float]:
@@ -336,9 +325,9 @@ def _words_of(text: str) -> list[str]:
     text = _ARTICLES.sub(" ", _plain(text)).lower().replace("\u2212", "-")
     kept = {each.start() for each in _OF_NUMBER.finditer(text)}
     bare = "".join(
-        character
-        for place, character in enumerate(text)
+        letter
+        for place, letter in enumerate(text)
         if place in kept
-        or not (character in string.punctuation or unicodedata.category(character)[0] == "P")
+        or not (letter in string.punctuation or unicodedata.category(letter)[0] == "P")
     )
     return _ALONE.sub(r" \g<0> ", bare).split()

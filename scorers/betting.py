@@ -1,15 +1,13 @@
 """Tests and intervals that hold at any time: look after each value, and stop when you like.
 
 Against the claim that a mean is at most m, stake a share c of your capital on each value y in [0,
-1]: it becomes 1 - c + c y / m times what it was, no gain on average if the claim is true, whatever
-came before. So capital that starts at 1 reaches 1 / delta with probability delta at most (Ville
-1939; Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting").
-Several shares are played side by side, each with a part of the capital, for the best one is not
-known beforehand.
+1]: it becomes 1 - c + c y / m times what it was, no gain on average if the claim is true. So
+capital that starts at 1 reaches 1 / delta with probability delta at most (Ville 1939; Waudby-Smith
+and Ramdas 2024, "Estimating means of bounded random variables by betting"). Several shares are
+played side by side, each with a part of the capital, for the best one is not known beforehand.
 
 Where the values are the first of a population, in an order that chance made, m is the mean that the
-rest would have under the claim. It moves away from what was seen, and with the last value the
-answer is certain.
+rest would have under the claim, and with the last value the answer is certain.
 """
 
 from __future__ import annotations

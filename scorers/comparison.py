@@ -1,10 +1,4 @@
-"""Two policies on the same queries: how far apart they are, and whether that can be chance.
-
-`compare` gives the mean difference by query, its interval and a p-value, which is at most .05
-exactly if the interval leaves 0 out. `holm` corrects the p-values of several comparisons.
-`compare_ratios` compares ratios of totals, such as calls per answered query. `queries_needed` says
-how many queries an evaluation needs.
-"""
+"""Two policies on the same queries: how far apart they are, and whether that can be chance."""
 
 from __future__ import annotations
 
@@ -18,11 +12,9 @@ from scorers.statistics import (
     DRAWS,
     FEWEST_SEEDS,
     TAIL,
-    Floats,
     Interval,
     Sums,
     draw_means,
-    draw_seeds,
     interval_ends,
     query_means,
 )
@@ -65,8 +57,9 @@ class Comparison:
 def compare(a: Trials, b: Trials) -> Comparison:
     """Compare two policies paired by query; every query counts as one, however many trials it has.
 
-    The interval is that of `scorers.statistics` for the differences. The test is its inverse; with
-    one success or failure each it is McNemar's exact test (McNemar 1947).
+    The interval is that of `scorers.statistics` for the differences. The test is its inverse: the
+    p-value is at most .05 exactly if the interval leaves 0 out. With one success or failure each it
+    is McNemar's exact test (McNemar 1947).
 
     Args:
         a: for each query the values, from 0 to 1, of its trials under one policy.
@@ -81,18 +74,10 @@ def compare(a: Trials, b: Trials) -> Comparison:
 def compare_seeds(
     a: Sequence[Sums], b: Sequence[Sums], *, least: float = 0.0, most: float = 1.0
 ) -> Comparison:
-    """`compare` for any bounds of the values, and for policies trained with several seeds.
+    """`compare` for values from `least` to `most`, and for policies trained with several seeds.
 
-    All seeds met the same queries. They are a sample, too: interval and test hold for other seeds.
-
-    Args:
-        a: for each seed its sums; one seed, or several.
-        b: those under the other policy.
-        least: what no value is below.
-        most: what no value is above.
-
-    Raises:
-        ValueError: they are not of equally many queries.
+    `a` and `b` have the sums of each seed, all at the same queries. The seeds are a sample, too:
+    interval and test hold for other seeds.
     """
     if len({len(each) for each in (*a, *b)}) > 1:
         raise ValueError(
@@ -105,14 +90,18 @@ def compare_seeds(
     left_out, span = len(a[0]) - len(kept), most - least
     if not kept:
         return Comparison(low=-span, high=span, left_out=left_out)
-    means = [query_means([[seed[k] for k in kept] for seed in side]).T for side in (a, b)]
-    differences = means[0].mean(1) - means[1].mean(1)
+    means = [query_means([[seed[k] for k in kept] for seed in side]) for side in (a, b)]
+    differences = means[0].mean(0) - means[1].mean(0)
     difference = math.fsum(differences) / len(kept)
     low, high, p_value = math.nan, math.nan, math.nan
     sides = zip((a, b), means, strict=True)
-    if all(len(side) == 1 or each.shape[1] >= FEWEST_SEEDS for side, each in sides):
+    if all(len(side) == 1 or len(each) >= FEWEST_SEEDS for side, each in sides):
         # Moved to 0 and above, so that what is added at the worst is 0 or the span.
-        drawn = _drawn_difference(means[0] - least, means[1] - least, span)
+        if len(a) == len(b) == 1:  # queries with one difference are one row, and drawn quickly
+            (drawn,) = draw_means([(np.round(means[0] - means[1], 12), (-span, span))])
+        else:
+            of_a, of_b = draw_means([(means[0] - least, (0, span)), (means[1] - least, (span, 0))])
+            drawn = of_a - of_b
         low, high = interval_ends(drawn)
         low, high = max(-span, min(low, difference)), min(span, max(high, difference))
         below, above = (drawn[0] <= _SAME).sum(), (drawn[1] >= -_SAME).sum()
@@ -128,16 +117,6 @@ def compare_seeds(
         wins=int((differences > _SAME).sum()),
         losses=int((differences < -_SAME).sum()),
     )
-
-
-def _drawn_difference(a: Floats, b: Floats, span: float) -> Floats:
-    """(2, DRAWS), means of a's less b's values (queries, seeds), which lie in [0, span]."""
-    if a.shape[1] == b.shape[1] == 1:  # what is equal in both is one row, and drawn quickly
-        return draw_means(np.round(a - b, 12), np.array([[-span], [span]]))[..., 0]
-    worst = np.repeat([[0.0, span], [span, 0.0]], (a.shape[1], b.shape[1]), axis=1)
-    drawn = draw_means(np.hstack([a, b]), worst)
-    of_a = draw_seeds(drawn[..., : a.shape[1]], np.array([0.0, span]))
-    return of_a - draw_seeds(drawn[..., a.shape[1] :], np.array([span, 0.0]))
 
 
 def compare_ratios(a: Sequence[Sums], b: Sequence[Sums]) -> Interval | None:
@@ -166,16 +145,14 @@ def compare_ratios(a: Sequence[Sums], b: Sequence[Sums]) -> Interval | None:
     spent = np.concatenate([side[..., 0].ravel() for side in sides])
     made = max(side[..., 1].max() for side in sides)
     dear, cheap = (spent.max(), 0.0), (spent.min(), made)
-    parts, worst = [], []
-    for side, ends in zip(sides, ((cheap, dear), (dear, cheap)), strict=True):
-        for column in (0, 1):
-            parts.append(side[..., column].T)
-            worst.append(np.array([end[column] for end in ends]))
-    widths = [each.shape[1] for each in parts]
-    drawn = draw_means(np.hstack(parts), np.repeat(np.array(worst).T, widths, axis=1))
-    columns = np.split(drawn, np.cumsum(widths)[:-1], axis=-1)
-    totals = [draw_seeds(each, at) for each, at in zip(columns, worst, strict=True)]
-    low, high = interval_ends(totals[0] / totals[1] - totals[2] / totals[3])
+    a_spent, a_made, b_spent, b_made = draw_means(
+        [
+            (side[..., column], (low_end[column], high_end[column]))
+            for side, low_end, high_end in zip(sides, (cheap, dear), (dear, cheap), strict=True)
+            for column in (0, 1)
+        ]
+    )
+    low, high = interval_ends(a_spent / a_made - b_spent / b_made)
     return Interval(difference, min(low, difference), max(high, difference))
 
 

@@ -51,17 +51,15 @@ def read_accuracy(path: str | None) -> LabelAccuracy | None:
     """
     if path is None:
         return None
-    where = f"--judge-accuracy: {path}"
     try:
         return LabelAccuracy.model_validate(read_json_object(Path(path)))
-    except ValidationError as error:
-        faults = (" ".join(map(str, (*one["loc"], one["msg"]))) for one in error.errors())
-        raise UserError(
-            f"{where}: expected what `mutagym judge --json` writes of a file with human labels: "
-            + "; ".join(faults)
-        ) from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{where}: {error}") from error
+        why = str(error)
+        if isinstance(error, ValidationError):
+            faults = (" ".join(map(str, (*one["loc"], one["msg"]))) for one in error.errors())
+            why = "expected what `mutagym judge --json` writes of a file with human labels: "
+            why += "; ".join(faults)
+        raise UserError(f"--judge-accuracy: {path}: {why}") from error
 
 
 def corrected_rate(labelled: Interval, accuracy: LabelAccuracy) -> Interval:

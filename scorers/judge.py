@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
@@ -137,8 +137,8 @@ def read_reply(reply: Completion, kind: type[V]) -> V:
     try:
         return kind.model_validate_json(fenced["inside"] if fenced else text)
     except ValidationError as error:
-        faults = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
-        wrong = "; ".join(f"{place}: {what}" if place else what for place, what in faults)
+        faults = [".".join(map(str, one["loc"])) + f": {one['msg']}" for one in error.errors()]
+        wrong = "; ".join(fault.removeprefix(": ") for fault in faults)
         raise ValueError(f"does not follow its schema: {wrong}") from None
 
 
@@ -152,7 +152,6 @@ class JsonModel:
     llm: Model
     model: str
     """Its name as the server lists it."""
-    _: KW_ONLY
     seed: int = 0
     options: Mapping[str, Any] | None = None
     """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
@@ -174,33 +173,30 @@ class JsonModel:
             OllamaError: a call failed, or (BadReplyError) neither the reply nor its repair is a
                 verdict.
         """
-        rubric = self.rubric or our_rubric
-
-        def question(shown: Mapping[str, str]) -> str:
-            return _PROMPT.format(
+        rubric, shown = self.rubric or our_rubric, dict(texts)
+        faults: list[str] = []
+        for is_repair in (False, True):
+            # The repair has a boundary of its own, for the faulty reply knows the first.
+            fences = fenced_with_note(shown, rubric)
+            prompt = _PROMPT.format(
                 opening=opening,
                 rubric=rubric.strip(),
-                note=shown["note"],
-                texts="\n".join(shown[name] for name in texts),
+                note=fences["note"],
+                texts="\n".join(fences[name] for name in texts),
                 keys=" and ".join(kind.model_fields),
             )
-
-        first = self._reply(question(fenced_with_note(texts, rubric)), kind)
-        try:
-            return read_reply(first, kind), False
-        except ValueError as error:
-            fault = str(error)
-        # Where there is a boundary it is a new one, for the faulty reply knows the first.
-        shown = fenced_with_note({**texts, "faulty": first.text[:_SHOWN]}, rubric)
-        repair = _REPAIR.format(faulty=shown["faulty"], fault=fault)
-        second = self._reply(question(shown) + repair, kind)
-        try:
-            return read_reply(second, kind), True
-        except ValueError as error:
-            raise BadReplyError(
-                f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {error}: "
-                f"{second.text[:_QUOTED]!r}"
-            ) from None
+            if is_repair:
+                prompt += _REPAIR.format(faulty=fences["faulty"], fault=faults[0])
+            reply = self._reply(prompt, kind)
+            try:
+                return read_reply(reply, kind), is_repair
+            except ValueError as error:
+                faults.append(str(error))
+            shown.setdefault("faulty", reply.text[:_SHOWN])
+        raise BadReplyError(
+            f"the judge's reply, {shown['faulty'][:_QUOTED]!r}, {faults[0]}, "
+            f"and its repair, {reply.text[:_QUOTED]!r}, {faults[1]}"
+        )
 
     def _reply(self, prompt: str, kind: type[JsonReply]) -> Completion:
         options = {**(self.options or {}), "temperature": 0, "seed": self.seed}
@@ -252,7 +248,4 @@ def read_rubric(path: Path) -> str:
         fault = "it is empty"
     except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the name
         fault = str(error)
-    raise ValueError(
-        f"--judge-rubric names {str(path)!r}; expected a text in UTF-8 on what label, score and "
-        f"intent_kept mean: {fault}"
-    )
+    raise ValueError(f"--judge-rubric names {str(path)!r}; expected a text in UTF-8: {fault}")

@@ -79,11 +79,9 @@ def language_of(text: str) -> str | None:
 
 
 def declines_in(language: str, sentence: str) -> bool:
-    """Whether a sentence says that the speaker cannot or will not serve; quotations are not read.
+    """Whether a sentence, in lower case, says that the speaker cannot or will not serve.
 
-    Args:
-        language: any but English, which `scorers.refusal` reads.
-        sentence: in lower case.
+    Quotations are not read. The language is any but English, which `scorers.refusal` reads.
     """
     return _declines(language).search(_QUOTED.sub(" ", _plain(sentence))) is not None
 

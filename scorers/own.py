@@ -32,8 +32,8 @@ GOOD_SCORE = 0.5
 
 def is_own(reward: str) -> bool:
     """Whether a reward's name is a function's place or a folder, and no name of ours."""
-    is_folder = os.path.isdir(reward)  # noqa: PTH112 - False, too, for what is too long to be a path
-    is_place = ".py" in reward or "/" in reward or is_folder
+    # os.path.isdir is False, too, for what is too long to be a path.
+    is_place = ".py" in reward or "/" in reward or os.path.isdir(reward)  # noqa: PTH112
     return is_place and bool(kind_of("reward", reward))
 
 
@@ -57,6 +57,7 @@ def label_of(grade: Grade) -> RefusalLabel:
 
 
 def _function(spec: str) -> Grader:
+    expected = f"one of {', '.join(REFUSAL_LABELS)}, or a number from 0 (no answer) to 1"
     returned = "a label or a score from 0 to 1"
     function = load_function(spec, ("query", "reply"), "reward", returned)
 
@@ -68,10 +69,7 @@ def _function(spec: str) -> Grader:
         is_word = isinstance(value, str) and not value.strip()[:1].isdigit()
         found = parse_label(value) if is_word else score_of(value)
         if found is None:
-            raise UserError(
-                f"reward {spec!r} returned {value!r:.60}; expected one of "
-                f"{', '.join(REFUSAL_LABELS)}, or a number from 0 (no answer) to 1"
-            )
+            raise UserError(f"reward {spec!r} returned {value!r:.60}; expected {expected}")
         return found
 
     return grade
@@ -111,15 +109,15 @@ def _labels_of(folder: Path) -> Mapping[str, RefusalLabel]:
         found = {name: parse_label(name) for name in names.values()}
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"--reward names {str(folder)!r}; expected a classifier, or FILE.py:NAME: "
-            f"its config.json cannot be read: {error}"
+            f"--reward names {str(folder)!r:.80}; expected a classifier, or FILE.py:NAME: "
+            f"its config.json cannot be read: {error!s:.200}"
         ) from None
-    known = {name: label for name, label in found.items() if label is not None}
-    if len(known) < len(found) or "answered" not in known.values() or len({*known.values()}) == 1:
-        shown = ", ".join(map(repr, found)) or "none"
+    meanings = {label for label in found.values() if label is not None}
+    if None in found.values() or "answered" not in meanings or len(meanings) == 1:
         raise ValueError(
-            f"the classifier in {str(folder)!r} has the labels {shown}; expected each to be one of "
-            f"{', '.join(REFUSAL_LABELS)} (or a usual word for it, as refusal and compliance), "
-            "`answered` and another at least: write their meaning into id2label of its config.json"
+            f"the classifier in {str(folder)!r} has the labels {', '.join(map(repr, found))}; "
+            f"expected each to be one of {', '.join(REFUSAL_LABELS)} (or a usual word for it, as "
+            "refusal and compliance), `answered` and another at least: write their meaning into "
+            "id2label of its config.json"
         )
-    return known
+    return {name: label for name, label in found.items() if label is not None}

@@ -142,11 +142,9 @@ _EMPTY = _any(
 
 
 def label_refusal(text: str, model: NgramModel | None = None) -> RefusalLabel:
-    """Label what a language model said; see `scorers.labels`.
+    """Label what a language model said by `model` [the one that ships]; see `scorers.labels`.
 
-    Args:
-        text: the reply; an empty one answers nothing: `refused`.
-        model: in place of the one that ships.
+    An empty reply answers nothing: `refused`.
     """
     reply = _parsed(text)
     if not reply.sentences:

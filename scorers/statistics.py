@@ -3,13 +3,12 @@
 The query is the unit: trials of one query are alike. Of a policy that was trained with several
 seeds, which all met the same queries, the seeds are a second sample.
 
-What is averaged is bounded, and so an interval needs no guess at what was not seen. Each end takes
-one more query into the sample, with the worst outcome that there can be, weighs the queries by
-chance (a flat Dirichlet distribution, as in Rubin's Bayesian bootstrap of 1981), and is a quantile
-of the weighted mean (Gaffke 2005; Learned-Miller and Thomas 2019, arXiv 1905.06208). With one
-success or failure a query it is Clopper and Pearson's exact interval (1934). For other values no
-sample is known that it holds less often; that it always holds is proved for two values alone.
-`benchmarks/coverage.py` measures it.
+Each end takes one more query into the sample, with the worst outcome that there can be, weighs the
+queries by chance (a flat Dirichlet distribution, as in Rubin's Bayesian bootstrap of 1981), and is
+a quantile of the weighted mean (Gaffke 2005; Learned-Miller and Thomas 2019, arXiv 1905.06208).
+With one success or failure a query it is Clopper and Pearson's exact interval (1934). For other
+values no sample is known that it holds less often; that it always holds is proved for two values
+alone. `benchmarks/coverage.py` measures it.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Sums = Sequence[tuple[float, int]]
 """For each query the sum of the values of its trials, and their number."""
+Ends = Floats | tuple[float, float]
+"""A value for the low end of an interval, and one for the high end."""
 TAIL = 0.025
 """How often the truth may be beyond either end: intervals are of 95 %."""
 DRAWS = 19_999
@@ -68,11 +69,7 @@ def rate_interval(counts: Iterable[tuple[int, int]], *, size: int | None = None)
 
 
 def mean_interval(values: Iterable[Sequence[float]], *, least: float, most: float) -> Interval:
-    """The mean of the values of all queries, which lie from `least` to `most`; see `rate_interval`.
-
-    Raises:
-        ValueError: a value is out of range.
-    """
+    """The mean of all values, which lie from `least` to `most`; see `rate_interval`."""
     sums = [(math.fsum(each), len(each)) for each in values]
     return ratio_interval([sums], least=least, most=most)
 
@@ -91,9 +88,6 @@ def ratio_interval(
     Returns:
         The mean and its interval; with two to four seeds the ends are nan: so few tell nothing of
         others.
-
-    Raises:
-        ValueError: a sum or a number is out of range.
     """
     table = _table(seeds)
     table = table[:, table[..., 1].any(0)]
@@ -109,11 +103,8 @@ def ratio_interval(
     if len(seeds) > 1 and len(table) < FEWEST_SEEDS:
         return Interval(mean, math.nan, math.nan)
     most_trials = sizes.max() if size is None else max(size, sizes.max())
-    worst = np.array([[least, 1.0], [most, 1.0]]) * most_trials
-    columns = np.concatenate([sums, sizes]).T
-    drawn = draw_means(columns, np.repeat(worst, len(table), axis=1))
-    totals = draw_seeds(drawn[..., : len(table)], worst[:, 0])
-    counts = draw_seeds(drawn[..., len(table) :], worst[:, 1])
+    worst = np.array([least, most]) * most_trials
+    totals, counts = draw_means([(sums, worst), (sizes, (most_trials, most_trials))])
     low, high = interval_ends(totals / counts)
     return Interval(mean, max(least, min(low, mean)), min(most, max(high, mean)))
 
@@ -125,18 +116,17 @@ def _table(seeds: Sequence[Sums]) -> Floats:
     return table[np.lexsort(table.reshape(len(table), -1).T)] if len(table) > 1 else table
 
 
-def draw_means(rows: Floats, worst: Floats) -> Floats:
-    """Means of (rows, columns) under random weights, with one more row at the worst for either end.
+def draw_means(sides: Sequence[tuple[Floats, Ends]]) -> list[Floats]:
+    """Means (2, DRAWS) of each side under random weights of the queries, the same for all sides.
 
     Args:
-        rows: (rows, columns), in any order.
-        worst: (2, columns), the row that is added for the low end, and for the high end.
-
-    Returns:
-        (2, DRAWS, columns); both ends have the same weights, and so do all columns.
+        sides: a value for each seed and query (seeds, queries), the queries in one order; and the
+            two values of the query, and of the seed, that is added for the low and the high end.
     """
-    values, counts = np.unique(rows, axis=0, return_counts=True)
-    are_merged = MERGED * len(values) <= len(rows)
+    values = np.concatenate([side for side, _ in sides]).T
+    worst = np.concatenate([np.repeat([ends], len(side), axis=0) for side, ends in sides]).T
+    values, counts = np.unique(values, axis=0, return_counts=True)
+    are_merged = MERGED * len(values) <= counts.sum()
     if not are_merged:
         values = np.repeat(values, counts, axis=0)
     ends = np.hstack([np.vstack([values, each]) for each in worst])
@@ -151,20 +141,19 @@ def draw_means(rows: Floats, worst: Floats) -> Floats:
             weights = chance.standard_exponential(size)
         sums = weights @ factors
         means.append(sums[:, :-1] / sums[:, -1:])
-    return np.stack(np.split(np.concatenate(means), 2, axis=1))
+    drawn = np.stack(np.split(np.concatenate(means), 2, axis=1))
+    by_side = np.split(drawn, np.cumsum([len(side) for side, _ in sides])[:-1], axis=-1)
+    return [_over_seeds(each, ends) for each, (_, ends) in zip(by_side, sides, strict=True)]
 
 
-def draw_seeds(drawn: Floats, worst: Floats) -> Floats:
-    """(2, DRAWS), means over the seeds of (2, DRAWS, seeds), with one more seed at the worst (2,).
-
-    One policy alone stands for itself.
-    """
+def _over_seeds(drawn: Floats, worst: Ends) -> Floats:
+    """(2, DRAWS), means over the seeds of (2, DRAWS, seeds); one policy alone stands for itself."""
     seeds = drawn.shape[-1]
     if seeds == 1:
         return drawn[..., 0]
     weights = np.random.default_rng(1).standard_gamma(1.0, (DRAWS, seeds + 1))
     weights /= weights.sum(1, keepdims=True)
-    return np.asarray((weights[:, :-1] * drawn).sum(-1) + weights[:, -1] * worst[:, None])
+    return np.asarray((weights[:, :-1] * drawn).sum(-1) + np.outer(worst, weights[:, -1]))
 
 
 def interval_ends(drawn: Floats) -> tuple[float, float]:
@@ -214,14 +203,9 @@ def exact_interval(successes: int, n: int) -> tuple[float, float]:
 
     Each of its ends, taken as a bound alone, is on the wrong side of the true rate with a chance of
     at most `TAIL`, whatever n and the rate are.
-
-    Raises:
-        ValueError: a count is out of range.
     """
     from scipy.special import betaincinv
 
-    if not 0 <= successes <= n:
-        raise ValueError(f"expected 0 <= successes <= n, got successes={successes!r} and n={n!r}")
     low = float(betaincinv(successes, n - successes + 1, TAIL)) if successes else 0.0
     high = float(betaincinv(successes + 1, n - successes, 1 - TAIL)) if successes < n else 1.0
     return low, high
@@ -230,6 +214,7 @@ def exact_interval(successes: int, n: int) -> tuple[float, float]:
 def trials_without_success(bound: float) -> int:
     """The fewest trials whose `exact_interval`, without a success, ends at most at `bound`.
 
-    The bound is above 0 and below 1.
+    Args:
+        bound: above 0, below 1.
     """
     return math.ceil(math.log(TAIL) / math.log1p(-bound))

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from search.async_llm import AsyncLLMInterface
-    from search.candidates import generate_candidates, generate_candidates_parallel
     from search.evolution_benchmark import PerformanceBenchmark
     from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
     from search.evolve import AsyncEvolutionController, EvolutionController, EvolutionProgress
-    from search.optimize import ActorCriticParams, HybridOptimizationFlow
+    from search.optimize import (
+        ActorCriticParams,
+        HybridOptimizationFlow,
+        generate_candidates,
+        generate_candidates_parallel,
+    )
     from search.panel import AsyncEvaluationPipeline
     from search.select import make_selector
 
@@ -33,12 +37,16 @@ __all__ = [
 
 _MODULES = {
     "search.async_llm": ("AsyncLLMInterface",),
-    "search.candidates": ("generate_candidates", "generate_candidates_parallel"),
     "search.evolution_benchmark": ("PerformanceBenchmark",),
     "search.evolution_config": ("AsyncEvolutionConfig", "EvolutionConfig"),
     "search.evolve": ("AsyncEvolutionController", "EvolutionController", "EvolutionProgress"),
     "search.panel": ("AsyncEvaluationPipeline",),
-    "search.optimize": ("ActorCriticParams", "HybridOptimizationFlow"),
+    "search.optimize": (
+        "ActorCriticParams",
+        "HybridOptimizationFlow",
+        "generate_candidates",
+        "generate_candidates_parallel",
+    ),
     "search.select": ("make_selector",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -22,15 +22,13 @@ LEARNING_RATE = 3.0
 BIAS = 0.2
 """The constant beside a query's embedding, of length 1: what a prompt is worth for any query."""
 PRIOR_WEIGHT = 0.2
-"""What the mean reward so far weighs in a baseline, beside the other rewards of the step, which
-weigh 1 together."""
+"""Of the mean reward so far in a baseline; the other rewards of the step weigh 1 together."""
 MEAN_RATE = 0.05
 """The share of the newest step in the mean reward so far."""
 SKETCH = 128
 """The length of a projected embedding."""
 RIDGE = 10.0
-"""The penalty on the squared weights: the best of .1, 1 and 10 in a small world of four kinds of
-queries."""
+"""The penalty on the squared weights: of .1, 1 and 10 the best for four kinds of queries."""
 
 
 @dataclass(frozen=True, kw_only=True)

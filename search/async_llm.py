@@ -7,9 +7,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from ollama_utils.dispatcher import Dispatcher
@@ -24,7 +24,22 @@ TIME_SCALE = 0.1
 _SPARE = 16
 """Threads beside two a call: one that waits for an attempt has nothing in flight."""
 
-_log = logging.getLogger(__name__)
+
+@contextmanager
+def _embedded(slots: int, timeout_s: float) -> Iterator[Dispatcher]:
+    """A dispatcher to a simulator that lives as long as `with`."""
+    with (
+        EmbeddedServer(Settings(slots=slots, time_scale=TIME_SCALE)) as server,
+        Dispatcher(
+            [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
+        ) as dispatcher,
+    ):
+        logging.getLogger(__name__).warning(
+            "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of its time",
+            server.host,
+            TIME_SCALE,
+        )
+        yield dispatcher
 
 
 class AsyncLLMInterface:
@@ -42,7 +57,7 @@ class AsyncLLMInterface:
         timeout_s: seconds that an attempt at the embedded server may take; a dispatcher that is
             given has a timeout of its own.
         options: Ollama's options of each call of `generate`; temperature and seed are 0 unless set.
-        on_reply: called with this object after each call, on any thread.
+        on_reply: called after each call, on any thread.
 
     Raises:
         ValueError: a limit is out of its range, or a dispatcher comes without a model.
@@ -57,33 +72,19 @@ class AsyncLLMInterface:
         rate_limit_per_minute: float | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
-        on_reply: Callable[[AsyncLLMInterface], None] = lambda _: None,
+        on_reply: Callable[[], None] = lambda: None,
     ) -> None:
-        most = max_concurrent_requests
-        if most < 1:
-            raise ValueError(f"max_concurrent_requests must be at least 1, got {most!r}")
         if dispatcher is not None and model is None:
             raise ValueError("expected a model's name beside a dispatcher: pass model='...'")
+        most = max_concurrent_requests
         with ExitStack() as stack:  # ends the server again where a later argument is refused
-            if dispatcher is None:
-                server = EmbeddedServer(Settings(slots=most, time_scale=TIME_SCALE))
-                stack.enter_context(server)
-                _log.warning(
-                    "SIMULATED: no dispatcher given; the embedded server at %s answers, at %g of "
-                    "its time",
-                    server.host,
-                    TIME_SCALE,
-                )
-                dispatcher = stack.enter_context(
-                    Dispatcher(
-                        [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
-                    )
-                )
+            dispatcher = dispatcher or stack.enter_context(_embedded(most, timeout_s))
             stack.enter_context(dispatcher.rate.limited(rate_limit_per_minute))
+            self._cap = dispatcher.servers.new_cap(most)
             self._undo = stack.pop_all()
         self.dispatcher, self.model = dispatcher, model or SOLVER
         self._options = {"temperature": 0, "seed": 0, **(options or {})}
-        self._cap, self._on_reply = dispatcher.servers.new_cap(most), on_reply
+        self._on_reply = on_reply
         self._threads = ThreadPoolExecutor(2 * most + _SPARE, "call")
         self._lock = threading.Lock()
         self._counts = Counter(calls=0, hits=0, errors=0, retries=0)
@@ -127,19 +128,16 @@ class AsyncLLMInterface:
     ) -> list[Completion]:
         """The replies to N prompts, each under its system prompt if there are some, in order.
 
-        Raises:
-            ValueError: there are not as many system prompts.
+        Raises ValueError if there are not as many system prompts.
         """
         systems = [None] * len(prompts) if systems is None else systems
-        if len(systems) != len(prompts):
-            raise ValueError(f"expected {len(prompts)} system prompts, got {len(systems)}")
-        return await asyncio.gather(*map(self.generate, prompts, systems))
+        pairs = list(zip(prompts, systems, strict=True))
+        return await asyncio.gather(*(self.generate(*pair) for pair in pairs))
 
     def ask(self, call: Call) -> Completion:
         """The reply to a call of any model, under the same cap; blocks: for threads.
 
-        Raises:
-            ReplyLogError: the reply cannot be written down.
+        Raises ReplyLogError if the reply cannot be written down.
         """
         with self._lock:
             self._began_s = self._began_s or time.monotonic()
@@ -151,7 +149,7 @@ class AsyncLLMInterface:
                 errors=reply.error is not None,
                 retries=max(0, reply.attempts - 1),
             )
-        self._on_reply(self)
+        self._on_reply()
         return reply
 
     def cancel(self) -> None:

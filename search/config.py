@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import inf
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 
@@ -110,8 +110,7 @@ def located_prompt(text: str) -> str:
 def read_prompt(text: str, flag: str, *, is_file: bool = False) -> str:
     """A prompt: the text itself, or, if it is a path or `is_file`, what is in that file.
 
-    Raises:
-        UserError: the file cannot be read, or there is nothing in it; `flag` is named.
+    Raises UserError if the file cannot be read, or there is nothing in it; `flag` is named.
     """
     prompt = text
     if is_file or is_prompt_file(text):
@@ -125,17 +124,25 @@ def read_prompt(text: str, flag: str, *, is_file: bool = False) -> str:
     return prompt.strip()
 
 
-def check_ranges(values: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Check that numbers are in their ranges; None always is.
-
-    Raises:
-        ValueError: one is not; it is named.
-    """
-    for name, (low, high) in ranges.items():
-        value = values[name]
-        if value is not None and not low <= value <= high:
-            wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
-            raise ValueError(f"{name} is {value!r}; expected {wanted}")
+def check_numbers(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Check numbers against the types of `records.settings`, both by name; raises ValueError."""
+    for name, value in values.items():
+        hint = types.get(name)
+        for part in (hint, *get_args(hint)):
+            base: Any = getattr(part, "__origin__", None)
+            kind = {int: Integral, float: Real}.get(base)
+            if kind is None or (value is None and type(None) in get_args(hint)):
+                continue
+            is_number = isinstance(value, kind)
+            if not is_number:
+                expected = "a whole number" if kind is Integral else "a number"
+                raise ValueError(f"{name} is {value!r}; expected {expected}")
+            for check in (check for mark in part.__metadata__ for check in mark.validator):
+                try:
+                    check(kind, value)
+                except ValueError as error:
+                    limit = str(error).removesuffix(".").lower()
+                    raise ValueError(f"{name} is {value!r}: it {limit}") from error
 
 
 @contextmanager

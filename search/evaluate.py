@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -14,11 +11,9 @@ from mutators.mutator import Mutator
 from mutators.registry import load_mutators
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.parallel import ParallelError
-from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, Think, Usage, short_name
 from records.errors import UserError
 from records.user_file import error_line, load_function, score_of
-from search.chance import seed_of
 from search.genetics import Generate, reword
 from search.select import Combination, Evaluate, Evaluation
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
@@ -26,24 +21,6 @@ from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
 Prices: TypeAlias = Mapping[str, tuple[float, float]]
 """By model, what a million tokens cost, read and written; other models cost nothing."""
 PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
-
-
-def evaluation_of(
-    score: float, calls: Sequence[tuple[str, Completion]], prices: Prices
-) -> Evaluation:
-    """A score from 0 to 1, with what its calls took: the model of each, and the reply."""
-    price_of = {short_name(model): price for model, price in prices.items()}
-    price, usages = 0.0, [reply.usage or Usage() for _, reply in calls]
-    for (model, _), usage in zip(calls, usages, strict=True):
-        read, written = price_of.get(short_name(model), (0.0, 0.0))
-        price += (usage.prompt_tokens * read + usage.completion_tokens * written) / 1e6
-    return Evaluation(
-        score,
-        latency_s=sum(usage.total_s for usage in usages),
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        price=price,
-    )
 
 
 def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -60,43 +37,74 @@ def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskEvaluation:
-    """Asks the model of a combination a problem, in the way that it says, and scores the reply.
-
-    A combination may have the keys `model`, `prompt` and `mutator` (which rewords the question
-    first); without a model or a prompt those below count.
-    """
+class Models:
+    """How the models of combinations are called, and what that costs."""
 
     generate: Generate
-    task: Task
-    """Its scorer says what a reply is worth."""
     prices: Prices = field(default_factory=dict)
-    model: str | None = None
-    """As the server lists it."""
-    prompt: str = SEED_INSTRUCTIONS
-    """Instructions, or their name among `prompts`."""
-    mutator_model: str | None = None
-    """Rewords for mutators that need a model."""
     prompts: Mapping[str, str] = field(default_factory=dict)
+    """System prompts by the names that combinations give them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama's, of every call; the temperature is 0."""
     think: Think | None = None
     """Whether a thinking model thinks; None leaves it to the server."""
     seed: int = 0
     """Of every call, and of what a mutator draws."""
+
+    def reply(self, call: Call) -> Completion:
+        """The reply; raises the OllamaError of a call that failed."""
+        reply = self.generate(call)
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
+    def evaluation(self, score: float, calls: Sequence[tuple[str, Completion]]) -> Evaluation:
+        """A score from 0 to 1, with what its calls took: the model of each, and the reply."""
+        price_of = {short_name(model): price for model, price in self.prices.items()}
+        price, usages = 0.0, [reply.usage or Usage() for _, reply in calls]
+        for (model, _), usage in zip(calls, usages, strict=True):
+            read, written = price_of.get(short_name(model), (0.0, 0.0))
+            price += (usage.prompt_tokens * read + usage.completion_tokens * written) / 1e6
+        return Evaluation(
+            score,
+            latency_s=sum(usage.total_s for usage in usages),
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+            price=price,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEvaluation(Models):
+    """Asks the model of a combination a problem, in the way that it says, and scores the reply.
+
+    A combination may have the keys `model`, `prompt` and `mutator` (which rewords the question
+    first); without a model or a prompt those below count.
+    """
+
+    task: Task
+    """Its scorer says what a reply is worth."""
+    model: str | None = None
+    """As the server lists it."""
+    prompt: str = SEED_INSTRUCTIONS
+    """Instructions, or their name among `prompts`."""
+    mutator_model: str | None = None
+    """Rewords for mutators that need a model."""
     _mutators: dict[str, Mutator] = field(default_factory=dict, init=False, repr=False)
 
     def check(self, choices: Mapping[str, Sequence[Any]]) -> None:
         """Raise ValueError if a mutator of these choices does not exist, or needs a model."""
-        for mutator in map(self._mutator, choices.get("mutator", ())):
-            if mutator and mutator.kind == "model" and self.mutator_model is None:
-                raise ValueError(_no_mutator_model(mutator))
+        for name in filter(None, choices.get("mutator", ())):
+            self._mutator(name)
 
-    def _mutator(self, name: str | None) -> Mutator | None:
+    def _mutator(self, name: str) -> Mutator:
         """A mutator by its name; the file of a user's own is loaded once."""
-        if name is not None and name not in self._mutators:
+        if name not in self._mutators:
             (self._mutators[name],) = load_mutators((name,))
-        return None if name is None else self._mutators[name]
+        mutator = self._mutators[name]
+        if mutator.kind == "model" and self.mutator_model is None:
+            raise ValueError(f"mutator {mutator.name!r} rewords by a model; name mutator_model")
+        return mutator
 
     def __call__(self, combination: Combination, problem: Problem) -> Evaluation:
         """The score of the reply, with the seconds and tokens that the server reported.
@@ -110,22 +118,18 @@ class TaskEvaluation:
         model = combination.get("model", self.model)
         if model is None:
             raise ValueError("no model is named; expected a choice of `model`, or `model=...`")
-        mutator = self._mutator(combination.get("mutator"))
-        question, calls = problem.question, []
-        if mutator:
+        asked, calls = problem, []
+        if name := combination.get("mutator"):
             options = {**self.options, "temperature": 0}
-            if mutator.kind == "model" and self.mutator_model is None:
-                raise ValueError(_no_mutator_model(mutator))
             template = Call(model=self.mutator_model or "", prompt="", options=options)
-            send = functools.partial(_reply, self.generate)
-            new, replies = reword(send, template, mutator, question, seed=self.seed)
+            mutator = self._mutator(name)
+            text, replies = reword(self.reply, template, mutator, problem.question, seed=self.seed)
             calls += [(template.model, reply) for reply in replies]
-            question = new or question
+            asked = replace(problem, question=text or problem.question)
         prompt = combination.get("prompt", self.prompt)
-        asked = self.question(replace(problem, question=question), model, prompt)
-        reply = _reply(self.generate, asked)
+        reply = self.reply(self.question(asked, model, prompt))
         calls.append((model, reply))
-        return evaluation_of(self.task.scorer(problem, reply.text), calls, self.prices)
+        return self.evaluation(self.task.scorer(problem, reply.text), calls)
 
     def question(self, problem: Problem, model: str, prompt: str) -> Call:
         """What asks a model a problem, under a prompt or the one of this name."""
@@ -139,82 +143,36 @@ class TaskEvaluation:
         )
 
 
-def _no_mutator_model(mutator: Mutator) -> str:
-    return f"mutator {mutator.name!r} rewords by a model; name mutator_model"
-
-
-def _reply(generate: Generate, call: Call) -> Completion:
-    reply = generate(call)
-    if reply.error is not None:
-        raise reply.error
-    return reply
-
-
-def _seeded(call: Call, seed: int, equal: Counter[Question]) -> Call:
-    """The call; one left to chance with the seed of the next of its equals, which are counted."""
-    if call.repeatable:
-        return call
-    unseeded = question_of(replace(call, options={**call.options, "seed": seed}))
-    options = {**call.options, "seed": seed_of(seed, "ask", equal[unseeded])}
-    equal[unseeded] += 1
-    return replace(call, options=options)
-
-
 class OwnError(Exception):
     """A user's own evaluation raised what is no failed call, or returned no score."""
 
 
-def load_evaluation(
-    spec: str,
-    generate: Generate,
-    *,
-    prices: Prices,
-    prompts: Mapping[str, str],
-    options: Mapping[str, Any],
-    think: Think | None,
-    seed: int,
-) -> Evaluate:
+def load_evaluation(spec: str, models: Models) -> Evaluate:
     """A user's function `(combination, datapoint, ask)`, of `FILE.py:NAME`, as an evaluation.
 
-    `ask(question, model=None, system=None)` returns a `Completion`. A text is sent to the model of
-    the combination, or another one, under its prompt (the name of one of `prompts`), or another
-    one, at a temperature of 0. A `Call` is sent as it is; only where it is neither greedy nor has a
-    seed it is given one: each equal Call of an evaluation draws a reply of its own, the same in
-    every run of this seed. What `ask` raises, an OllamaError, is an error of the combination;
-    whatever else fails in the function is an OwnError.
+    `ask(text, model=None, system=None)` returns the `Completion` of the combination's model, or
+    another one, under its prompt, or another one, at a temperature of 0. What it raises, an
+    OllamaError, is an error of the combination; what else fails in the function is an OwnError.
 
-    Raises:
-        ValueError: there is no such function.
+    Raises ValueError if there is no such function.
     """
     function = load_function(spec, ("combination", "datapoint", "ask"), "evaluation")
 
     def evaluate(combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
         if "prompt" in combination:
-            combination = {**combination, "prompt": prompts[combination["prompt"]]}
+            combination = {**combination, "prompt": models.prompts[combination["prompt"]]}
         asked: list[tuple[str, Completion]] = []
-        equal: Counter[Question] = Counter()
-        lock = threading.Lock()  # a user's function may ask on several threads
 
-        def ask(
-            question: object, *, model: str | None = None, system: str | None = None
-        ) -> Completion:
-            if isinstance(question, str):
-                call = Call(
-                    model=combination["model"] if model is None else model,
-                    prompt=question,
-                    system=combination.get("prompt") if system is None else system,
-                    options={**options, "temperature": 0},
-                    think=think,
-                )
-            elif isinstance(question, Call) and model is None and system is None:
-                call = question
-            else:
-                expected = "a text, with model= and system= or without, or a Call alone"
-                raise TypeError(f"ask expected {expected}, got {question!r}")
-            with lock:
-                call = _seeded(call, seed, equal)
-            reply = _reply(generate, call)
-            asked.append((call.model, reply))
+        def ask(text: str, *, model: str | None = None, system: str | None = None) -> Completion:
+            call = Call(
+                model=combination["model"] if model is None else model,
+                prompt=text,
+                system=combination.get("prompt") if system is None else system,
+                options={**models.options, "temperature": 0},
+                think=models.think,
+            )
+            reply = models.reply(call)
+            asked.append((call.model, reply))  # on any thread
             return reply
 
         try:
@@ -228,6 +186,6 @@ def load_evaluation(
             return found
         if (score := score_of(found)) is None:
             raise OwnError(f"expected a score from 0 to 1, got {found!r:.60}")
-        return evaluation_of(score, asked, prices)
+        return models.evaluation(score, asked)
 
     return evaluate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
@@ -19,29 +19,16 @@ from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkConfig(AsyncEvolutionConfig):
-    """The evolution, and its server, which has as many slots as `max_concurrent_requests`."""
-
-    population_size: int = 30
-    """Prompts to score, all different from the start."""
-    max_generations: int = 0
-    """Generations of children after the first population."""
-    held_out: float = 0.0
-    num_problems: int = 50
-    """Problems of the bundled task that each prompt is scored on."""
-    reply_tokens: str = "64"
-    """Tokens of a reply: `64`, or `lognormal:mean=64,sigma=1.0`."""
-    time_scale: float = 0.5
-    """The server's seconds are so long: 64 tokens take 0.13 s. Its minutes, which the rate limit is
-    of, are as much shorter."""
-
-
 class PerformanceBenchmark:
     """Plays one evolution twice, each time on a fresh simulator: one call at a time, and many.
 
     Args:
-        config: settings of `BenchmarkConfig` by name; what is left out has its default.
+        config: settings of an `AsyncEvolutionConfig` by name, of which some have other defaults: 30
+            prompts, all different from the start, no generations of children, nothing held out. And
+            `num_problems` (50) of the bundled task that each prompt is scored on; of the server,
+            which has as many slots as `max_concurrent_requests`, the `reply_tokens` ("64", or
+            "lognormal:mean=64,sigma=1.0") and the `time_scale` (0.5: how long its seconds are; 64
+            tokens take 0.13 s; its minutes, which the rate limit is of, are as much shorter).
 
     Raises:
         TypeError: there is no such setting.
@@ -49,7 +36,10 @@ class PerformanceBenchmark:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        self.config = BenchmarkConfig(**(config or {}))
+        given = {"population_size": 30, "max_generations": 0, "held_out": 0.0, **(config or {})}
+        self.time_scale = float(given.pop("time_scale", 0.5))
+        self.reply_tokens = str(given.pop("reply_tokens", "64"))
+        self.config = AsyncEvolutionConfig(panel_size=given.pop("num_problems", 50), **given)
         self.results: dict[str, Any] = {}
         """Of the last benchmark; empty before."""
 
@@ -68,20 +58,19 @@ class PerformanceBenchmark:
             "speedup": sequential["time_s"] / concurrent["time_s"],
             "same_result": before == after,
             "simulated": True,
-            "time_scale": self.config.time_scale,
         }
         return self.results
 
     def print_results_summary(self) -> None:
-        """Print the figures as a small table.
+        """Print the figures of the last benchmark as a small table.
 
         Raises:
             ValueError: there are no results yet.
         """
         if not self.results:
             raise ValueError("no results yet; await run_comprehensive_benchmark() first")
-        size = f"{self.config.population_size} prompts, {self.config.num_problems} problems"
-        lines = [f"SIMULATED: {size}"]
+        config, agree = self.config, "equal" if self.results["same_result"] else "DIFFERENT"
+        lines = [f"SIMULATED: {config.population_size} prompts, {config.panel_size} problems"]
         for name in ("sequential", "async"):
             run = self.results[name]
             lines.append(
@@ -89,35 +78,29 @@ class PerformanceBenchmark:
                 f"a second, {run['max_in_flight']} at once at most, {run['utilisation']:.0%} of "
                 "the slots used"
             )
-        agree = "equal" if self.results["same_result"] else "DIFFERENT"
         lines.append(f"Speed-up {self.results['speedup']:.2f}x; results {agree}.")
         print("\n".join(lines))  # noqa: T201 - what it is for
 
     def _measure(self, *, is_async: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the server saw of one run, and what that found."""
-        scale, rate = self.config.time_scale, self.config.rate_limit_per_minute
+        scale, rate = self.time_scale, self.config.rate_limit_per_minute
         config = replace(
             self.config,
-            panel_size=self.config.num_problems,
             enable_async_evaluation=is_async,
             rate_limit_per_minute=rate / scale if rate and scale else None,
         )
         slots = config.max_concurrent_requests
-        settings = Settings(slots=slots, reply_tokens=config.reply_tokens, time_scale=scale)
+        settings = Settings(slots=slots, reply_tokens=self.reply_tokens, time_scale=scale)
         seeds = [f"Solve it as guide {k} says." for k in range(config.population_size)]
+        models: dict[str, Any] = {"model": SOLVER, "mutator_model": MUTATOR}
         with (
             EmbeddedServer(settings) as server,
             Dispatcher([server.host], max_in_flight=slots) as dispatcher,
         ):
-            controller = EvolutionController(
-                config,
-                dispatcher=dispatcher,
-                model=SOLVER,
-                mutator_model=MUTATOR,
-                seed_prompts=seeds,
-            )
             server.reset_stats()
-            found = controller.run_evolution()
+            found = EvolutionController(
+                config, dispatcher=dispatcher, seed_prompts=seeds, **models
+            ).run_evolution()
             stats = server.stats()
         del found["metrics"], found["total_time"]
         return {

@@ -5,13 +5,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from records.settings import Count, CountOrZero, Positive, Share
-from search.config import check_ranges
+from search.config import check_numbers
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"rate_limit_per_minute": 3500, "detailed_performance_logging": True},
@@ -34,15 +34,6 @@ MOST_STEPS = 3
 """Rewordings that make a prompt of the first population; later ones take two."""
 _ELITES = 5
 """Prompts that are kept by default."""
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "population_size": (2, inf),
-    "early_stop_level": (0, 0.5),
-    **dict.fromkeys(("max_generations", "failures_shown", "patience"), (0, inf)),
-    **dict.fromkeys(("crossover_rate", "mutation_rate", "max_unscored"), (0, 1)),
-    **dict.fromkeys(("elite_size", "tournament_size", "panel_size"), (1, inf)),
-    **dict.fromkeys(("async_batch_size", "max_concurrent_requests"), (1, inf)),
-    **dict.fromkeys(("genome_batch_size", "max_concurrent_genomes"), (1, inf)),
-}
 
 
 @Parameter(name="*", group="Evolution")
@@ -50,11 +41,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 class EvolutionConfig:
     """How prompts evolve: by itself one call at a time; the result is the same with many.
 
-    Raises:
-        ValueError: a value is out of its range.
+    Raises ValueError if a value is out of its range.
     """
 
-    population_size: Count = 50
+    population_size: Annotated[Count, Parameter(validator=Number(gte=2))] = 50
     """Prompts in a generation, at least 2."""
     max_generations: CountOrZero = 100
     """Generations of children after the first population; 0 scores the first population alone."""
@@ -78,7 +68,7 @@ class EvolutionConfig:
     0 never specializes one."""
     max_unscored: Share = 0.1
     """A prompt with a larger share of its problems unscored is no parent and no elite."""
-    early_stop_level: Share = 0.05
+    early_stop_level: Annotated[float, Parameter(validator=Number(gte=0, lte=0.5))] = 0.05
     """The chance of stopping a prompt early that is no worse than the weakest elite, 0.5 at most; 0
     stops none."""
     patience: CountOrZero = 10
@@ -104,7 +94,7 @@ class EvolutionConfig:
     """Whether each generation's performance goes to the log."""
 
     def __post_init__(self) -> None:
-        check_ranges(vars(self), _RANGES)
+        check_numbers(vars(self), get_type_hints(type(self), include_extras=True))
         half = self.population_size // 2
         if self.elites > half:
             what = f"expected at most {half}, half of population_size"
@@ -133,28 +123,13 @@ class AsyncEvolutionConfig(EvolutionConfig):
     """Whether calls are made concurrently, or one after another."""
     rate_limit_per_minute: Annotated[float | None, Parameter(parse=False)] = 3500
 
-    @classmethod
-    def balanced(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
-        """The recommended configuration, with changes."""
-        return cls(**{**PRESETS["balanced"], **changes})
-
-    @classmethod
-    def conservative(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
-        """Fewer calls at once and in a minute."""
-        return cls(**{**PRESETS["conservative"], **changes})
-
-    @classmethod
-    def aggressive(cls, **changes: Any) -> Self:  # noqa: ANN401 - any of the fields
-        """More calls at once."""
-        return cls(**{**PRESETS["aggressive"], **changes})
-
 
 @Parameter(name="*", group="Evolution")
 @dataclass(frozen=True, kw_only=True)
 class EvolutionFlags(AsyncEvolutionConfig):
     """Those of `mutagym evolve`: within half an hour on a model that answers 5 calls a second."""
 
-    population_size: Count = 16
+    population_size: Annotated[Count, Parameter(validator=Number(gte=2))] = 16
     """Prompts in a generation, at least 2."""
     max_generations: CountOrZero = 10
     """Generations of children after the first population; 0 scores the first population alone."""

@@ -1,7 +1,7 @@
 """Evolution: a genetic search over system prompts, with many calls in flight under one cap.
 
     results = EvolutionController(EvolutionConfig(), dispatcher=..., model=...).run_evolution()
-    results = await AsyncEvolutionController(AsyncEvolutionConfig.balanced()).run_evolution_async()
+    results = await AsyncEvolutionController(AsyncEvolutionConfig()).run_evolution_async()
 
 Each child is reworded and scored on a thread, with chance of its own, and a generation takes them
 in the order in which they were begun: equal replies give equal results at any concurrency. Over a
@@ -15,8 +15,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -29,13 +30,12 @@ from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Think
 from records.errors import RunStoppedError
 from records.metrics import finite
-from records.terminal import write_stderr
 from scorers.comparison import compare
 from search.async_llm import AsyncLLMInterface
 from search.evolution_config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics import Breeder, Child
 from search.panel import AsyncEvaluationPipeline, Evaluated, divide
-from search.progress import SearchProgress
+from search.session import SearchProgress
 from search.task import SEED_INSTRUCTIONS, Task, bundled_task
 
 MUTATOR = "sim-mutator"
@@ -46,18 +46,14 @@ _log = logging.getLogger(__name__)
 Record = dict[str, Any]
 """A generation as plain data.
 
-- `generation`: its number; 0 is the first population.
-- `best_fitness`, `best_prompt`: the best so far.
-- `mean_fitness`: of the population.
-- `diversity`: of the population, the mean share of the words of two prompts that only one of them
-  has (Jaccard 1912).
-- `children`: how many of its prompts were scored for the first time.
-- `stopped`: how many of these were surely worse than the weakest elite before all problems were
-  asked.
-- `unscored`: how many of these have no fitness, as too many calls failed.
-- `duplicates`: how many children were no new prompt.
-- `model_steps`, `failed_steps`: rewordings by a model, and those of them whose call failed.
-- `step_error`: why the last of these failed; not in the results, as it may name a host.
+`generation` is its number, 0 that of the first population. `best_fitness` and `best_prompt` are of
+the best so far, `mean_fitness` and `diversity` of the population; the latter is the mean share of
+the words of two prompts that only one of them has (Jaccard 1912). Of its prompts so many `children`
+were scored for the first time; of these, `stopped` ones were surely worse than the weakest elite
+before all problems were asked, and `unscored` ones have no fitness, as too many calls failed.
+`duplicates` were no new prompt. `model_steps` are rewordings by a model, `failed_steps` those of
+them whose call failed, `step_error` why the last of these did; it is not in the results, as it may
+name a host.
 """
 
 
@@ -77,10 +73,9 @@ class EvolutionProgress:
 
 
 class Population:
-    """The prompts of a run: those that live, all that were scored, and a record a generation.
+    """The prompts of a run: those that live, what all scored, and a record a generation.
 
-    Raises:
-        ValueError: no seed, a blank one, the same one twice, or more than the population takes.
+    Raises ValueError if there is no seed, a blank one or one twice, or more than are to live.
     """
 
     def __init__(self, config: EvolutionConfig, seeds: Sequence[str]) -> None:
@@ -95,6 +90,8 @@ class Population:
         self.history: list[Record] = []
         self.births: list[dict[str, Any]] = []
         """All that were scored, in order, with the indices of their parents in this list."""
+        self.known: dict[str, float] = {}
+        """The fitness of each prompt that ever had one."""
 
     @property
     def elites(self) -> list[Evaluated]:
@@ -102,16 +99,9 @@ class Population:
         return [each for each in self.members if not each.stopped][: self._config.elites]
 
     @property
-    def known(self) -> dict[str, float]:
-        """The fitness of each prompt that ever had one."""
-        births = [(each["prompt"], each["fitness"]) for each in self.births]
-        return {prompt: fitness for prompt, fitness in births if fitness is not None}
-
-    @property
     def seed(self) -> str:
         """The best of the seeds; the first where none was scored."""
-        known = self.known
-        return max(self.seeds, key=lambda seed: known.get(seed, -1.0))
+        return max(self.seeds, key=lambda seed: self.known.get(seed, -1.0))
 
     @property
     def ending(self) -> str | None:
@@ -119,8 +109,7 @@ class Population:
         if len(self.history) > self._config.max_generations:
             return "all generations are done"
         # The best fitness never falls: equal prompts stand at the end.
-        best = [each["best_prompt"] for each in self.history]
-        same = [each == best[-1] for each in best[1:]]
+        same = [each["best_prompt"] == self.members[0].prompt for each in self.history[1:]]
         if 0 < self._config.patience <= sum(same):
             return f"no better prompt in {sum(same)} generation{'s' * (sum(same) > 1)}"
         return None
@@ -136,21 +125,21 @@ class Population:
         index_of = {birth["prompt"]: index for index, birth in enumerate(self.births)}
         new: dict[str, Evaluated] = {}
         for child in children:
-            if child.text in new or child.text not in scored:
-                continue
-            found = new[child.text] = scored[child.text]
-            index_of[child.text] = len(self.births)
-            self.births.append(
-                {
-                    "generation": len(self.history),
-                    "prompt": child.text,
-                    "parents": [index_of[parent] for parent in child.parents],
-                    "steps": list(child.steps),
-                    "fitness": found.fitness,
-                    "stopped": found.stopped,
-                }
-            )
+            if child.text in scored and child.text not in new:
+                found = new[child.text] = scored[child.text]
+                index_of[child.text] = len(self.births)
+                self.births.append(
+                    {
+                        "generation": len(self.history),
+                        "prompt": child.text,
+                        "parents": [index_of[parent] for parent in child.parents],
+                        "steps": [step.name for step in child.steps],
+                        "fitness": found.fitness,
+                        "stopped": found.stopped,
+                    }
+                )
         fit = [each for each in new.values() if each.fitness is not None]
+        self.known |= {each.prompt: each.fitness or 0.0 for each in fit}
         # A stable order: of equals the older one comes first.
         ranked = sorted(
             [*self.members, *fit], key=lambda each: (-(each.fitness or 0.0), each.stopped)
@@ -161,19 +150,18 @@ class Population:
                 "the server answers, then go on"
             )
         self.members = ranked[: self._config.population_size]
-        fitnesses = [each.fitness or 0.0 for each in self.members]
         errors = [error for child in children for error in child.errors]
         record = {
             "generation": len(self.history),
-            "best_fitness": fitnesses[0],
+            "best_fitness": self.members[0].fitness,
             "best_prompt": self.members[0].prompt,
-            "mean_fitness": fmean(fitnesses),
+            "mean_fitness": fmean(each.fitness or 0.0 for each in self.members),
             "diversity": _diversity([each.prompt for each in self.members]),
             "children": len(new),
             "stopped": sum(each.stopped for each in new.values()),
             "unscored": len(new) - len(fit),
             "duplicates": len(children) - len(new),
-            "model_steps": sum(child.asked for child in children),
+            "model_steps": sum(step.kind == "model" for child in children for step in child.steps),
             "failed_steps": len(errors),
         }
         self.history.append(record)
@@ -181,11 +169,11 @@ class Population:
 
     def to_json(self) -> dict[str, Any]:
         """What was found so far; see `EvolutionController.run_evolution`."""
-        best, known = next(iter(self.members), None), self.known
+        best = next(iter(self.members), None)
         return {
             "best_fitness": best.fitness if best else None,
             "best_prompt": best.prompt if best else None,
-            "seed_fitness": known.get(self.seed),
+            "seed_fitness": self.known.get(self.seed),
             "seed_prompt": self.seed,
             "population": [
                 {"prompt": each.prompt, "fitness": each.fitness, "stopped": each.stopped}
@@ -194,7 +182,7 @@ class Population:
             "history": self.history,
             "births": self.births,
             "generations": len(self.history),
-            "genomes": len(known),
+            "genomes": len(self.known),
         }
 
 
@@ -234,7 +222,7 @@ class EvolutionController:
         show_progress: whether stderr shows how far it is.
 
     Raises:
-        ValueError: seed prompts that are no population.
+        ValueError: seed prompts that are no population, or no mutator.
     """
 
     _default_config: type[EvolutionConfig] = EvolutionConfig
@@ -257,14 +245,21 @@ class EvolutionController:
         on_progress: Callable[[EvolutionProgress], None] = lambda _: None,
         show_progress: bool = False,
     ) -> None:
-        self.config = self._default_config() if config is None else config
-        self._population = Population(self.config, seed_prompts)
+        self.config = config = self._default_config() if config is None else config
+        self._population = Population(config, seed_prompts)
         self._dispatcher, self._model, self._task = dispatcher, model, task or bundled_task()
-        self._mutator_call = Call(
-            model=mutator_model or model or MUTATOR, prompt="", options=mutator_options or {}
+        rewording = mutator_model or model or MUTATOR
+        self._breeder = partial(
+            Breeder,
+            template=Call(model=rewording, prompt="", options=mutator_options or {}),
+            seeds=self._population.seeds,
+            rules=config,
+            mutators=mutators,
+            crossovers=crossovers,
         )
-        self._mutators, self._crossovers = mutators, crossovers
-        self._options, self._think = options, think
+        self._pipeline = partial(
+            AsyncEvaluationPipeline, config=config, options=options, think=think
+        )
         self._on_generation, self._on_progress = on_generation, on_progress
         self._show_progress = show_progress
         self._progress: SearchProgress | None = None
@@ -280,17 +275,14 @@ class EvolutionController:
 
         - `best_prompt`, `best_fitness`: the best prompt that was scored on the whole panel.
         - `seed_prompt`, `seed_fitness`: the best of the prompts that it began with.
-        - `held_out`: compares the two on the problems held out: their means `best` and `seed` over
-          the problems that both have a reply to, and the fields of a `Comparison`. None where no
-          problem is held out, or the run did not get there.
-        - `population`: the last one, the best first.
-        - `history`: a `Record` for each generation.
+        - `held_out`: the means `best` and `seed` of the two on the problems held out, where both
+          have a reply, and the fields of a `Comparison`. None: the run did not get there.
+        - `population`: the last one, the best first; `history`: a `Record` for each generation.
         - `births`: each prompt that was scored, with the indices of its parents in this list.
         - `generations`, `genomes`: how many there were, and how many prompts have a fitness.
         - `panel_size`, `task`, `seed`: what the prompts were scored on.
         - `ended`, `interrupted`: why the run ended, and whether that was before its end.
-        - `metrics`, `total_time`: of the calls, and in seconds. All other results depend on config,
-          prompts and replies alone.
+        - `metrics`, `total_time`: of the calls, and in seconds. All else is the same each time.
 
         Raises:
             NothingScoredError: the calls failed so often that no first prompt has a score.
@@ -300,45 +292,34 @@ class EvolutionController:
         self._is_stopped = False
         return self._run()
 
-    def stop(self) -> None:
-        """End the run that is under way; calls in flight are waited for; from any thread."""
-        self._is_stopped = True
-        if self._calls is not None:
-            self._calls.cancel()
-
     def _run(self) -> dict[str, Any]:
         began_s, config = time.monotonic(), self.config
         panel, held_out = divide(self._task, config)
         self._population = population = Population(config, self._population.seeds)
-        self._calls = calls = AsyncLLMInterface(
-            self._dispatcher,
-            model=self._model,
-            max_concurrent_requests=config.at_once(config.max_concurrent_requests),
-            rate_limit_per_minute=config.rate_limit_per_minute,
-            timeout_s=config.async_timeout or CALL_TIMEOUT_S,
-            on_reply=self._report_progress,
-        )
-        display: AbstractContextManager[SearchProgress | None] = nullcontext()
-        if self._show_progress:
-            total, most = config.max_generations + 1, config.most_calls(len(panel.problems))
-            display = SearchProgress("generations", total, calls.dispatcher, calls_each=most)
-        ended: str | None = "Ctrl-C or an error ended it"
-        compared = None
-        with closing(calls), display as self._progress:
+        ended, compared = "Ctrl-C or an error ended it", None
+        with ExitStack() as stack:
+            self._calls = calls = AsyncLLMInterface(
+                self._dispatcher,
+                model=self._model,
+                max_concurrent_requests=config.at_once(config.max_concurrent_requests),
+                rate_limit_per_minute=config.rate_limit_per_minute,
+                timeout_s=config.async_timeout or CALL_TIMEOUT_S,
+                on_reply=self._report_progress,
+            )
+            stack.enter_context(closing(calls))
+            if self._show_progress:
+                total, most = config.max_generations + 1, config.most_calls(len(panel.problems))
+                display = SearchProgress("generations", total, calls.dispatcher, calls_each=most)
+                self._progress = stack.enter_context(display)
             if self._is_stopped:
                 calls.cancel()
             try:
-                breeder = Breeder(
-                    generate=calls.ask,
-                    template=self._mutator_call,
-                    seeds=population.seeds,
-                    rules=config,
-                    mutators=self._mutators,
-                    crossovers=self._crossovers,
-                )
-                self._evolve(breeder, self._pipeline(calls, panel))
-                compared = self._compare(self._pipeline(calls, held_out), held_out)
-                ended = None
+                self._evolve(self._breeder(generate=calls.ask), self._pipeline(calls, panel))
+                if held_out.problems:
+                    prompts = [population.members[0].prompt, population.seed]
+                    found = self._pipeline(calls, held_out).evaluate(prompts)
+                    compared = paired(*(each.scores for each in found))
+                ended = ""
             except CallCancelledError:
                 ended = "it was stopped"
                 calls.drain()
@@ -349,18 +330,12 @@ class EvolutionController:
                     "task": panel.name,
                     "seed": config.seed,
                     "ended": ended or population.ending,
-                    "interrupted": ended is not None,
+                    "interrupted": bool(ended),
                     "held_out": compared,
                     "metrics": calls.metrics,
                     "total_time": time.monotonic() - began_s,
                 }
         return self.results
-
-    def _pipeline(self, calls: AsyncLLMInterface, task: Task) -> AsyncEvaluationPipeline:
-        """Scores prompts on a task's problems."""
-        return AsyncEvaluationPipeline(
-            calls, task, config=self.config, options=self._options, think=self._think
-        )
 
     def _evolve(self, breeder: Breeder, pipeline: AsyncEvaluationPipeline) -> None:
         """Play the generations."""
@@ -395,14 +370,7 @@ class EvolutionController:
         children = iterate_parallel(play, indices, config.at_once(config.genome_batch_size))
         return list(children), scored
 
-    def _compare(self, pipeline: AsyncEvaluationPipeline, held_out: Task) -> dict[str, Any] | None:
-        """The best prompt and the best seed on the problems held out, paired."""
-        if not held_out.problems:
-            return None
-        prompts = [self._population.members[0].prompt, self._population.seed]
-        return paired(*(each.scores for each in pipeline.evaluate(prompts)))
-
-    def _report_progress(self, calls: AsyncLLMInterface) -> None:
+    def _report_progress(self) -> None:
         """Say how far it is, after each call."""
         with self._lock:
             if self._progress is not None:
@@ -412,7 +380,7 @@ class EvolutionController:
                 EvolutionProgress(
                     generations=len(history),
                     of=self.config.max_generations + 1,
-                    calls=int(calls.metrics["calls"]),
+                    calls=int(self._calls.metrics["calls"]) if self._calls else 0,
                     best_fitness=history[-1]["best_fitness"] if history else None,
                 )
             )
@@ -433,34 +401,8 @@ class AsyncEvolutionController(EvolutionController):
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            self.stop()
-            await running
+            self._is_stopped = True
+            if self._calls is not None:
+                self._calls.cancel()
+            await running  # and for the calls in flight
             raise
-
-
-def evolve_task(
-    config: EvolutionConfig,
-    record: Callable[..., None],
-    **parts: Any,  # noqa: ANN401 - those of a controller
-) -> dict[str, Any]:
-    """`run_evolution` for a command; `record` is that of a `SearchRecorder`.
-
-    Raises:
-        RunStoppedError: nothing could be scored, or the evolution was stopped.
-    """
-
-    def record_generation(made: Record) -> None:
-        number, best = made["generation"], made["best_fitness"]
-        apart = ("generation", "best_prompt", "step_error")
-        metrics = {f"evolve/{name}": value for name, value in made.items() if name not in apart}
-        record(number, metrics, done=number + 1, best=best)
-        if made["failed_steps"]:
-            write_stderr(
-                f"generation {number}: {made['failed_steps']} of {made['model_steps']} "
-                f"rewordings by model failed: {' '.join(made['step_error'].split())}"
-            )
-
-    results = EvolutionController(config, on_generation=record_generation, **parts).run_evolution()
-    if results.pop("interrupted"):
-        raise RunStoppedError(f"the evolution stopped: {results['ended']}")
-    return results

@@ -74,11 +74,7 @@ def reword(
 
 
 def raise_if_cancelled(reply: Completion) -> Completion:
-    """The reply, unless the call failed because the search was stopped.
-
-    Raises:
-        CallCancelledError: it did.
-    """
+    """The reply; raises CallCancelledError where the call failed as the search was stopped."""
     if isinstance(reply.error, CallCancelledError):
         raise CallCancelledError(str(reply.error))
     return reply
@@ -86,17 +82,14 @@ def raise_if_cancelled(reply: Completion) -> Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A text, and how it was made."""
+    """A text, and how it was made; it is its parent's where every rewording failed."""
 
     text: str
     parents: tuple[str, ...] = ()
-    """One, or two where it was crossed; `text` equals the first where every rewording failed."""
-    steps: tuple[str, ...] = ()
-    """The operators' names, in order."""
-    asked: int = 0
-    """How many of them asked a model."""
+    steps: tuple[Mutator, ...] = ()
+    """The operators, in order."""
     errors: tuple[str, ...] = ()
-    """Why calls to that model failed, one each."""
+    """Why calls to the model that rewords failed, one each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,19 +134,16 @@ class Breeder:
         rng = chance(seed, "parents")
         if generation == 0:
             text = self.seeds[index % len(self.seeds)]
-            if index < len(self.seeds):
-                return Child(text=text)
-            steps = [self._mutator((), rng) for _ in range(1 + index % MOST_STEPS)]
-            return self._make((text,), steps, seed, ())
+            count = 1 + index % MOST_STEPS if index >= len(self.seeds) else 0
+            return self._make((text,), [self._mutator((), rng) for _ in range(count)], seed, ())
 
         def winner() -> Ranked:
             entrants = [rng.randrange(len(population)) for _ in range(self.rules.tournament_size)]
             return population[max(entrants, key=lambda each: (population[each][1], -each))]
 
         (one, _, failures), (other, *_) = winner(), winner()
-        crossed = (
-            bool(self.crossovers) and one != other and rng.random() < self.rules.crossover_rate
-        )
+        can_cross = bool(self.crossovers) and one != other
+        crossed = can_cross and rng.random() < self.rules.crossover_rate
         steps = [rng.choice(self.crossovers)] if crossed else []
         if not crossed or rng.random() < self.rules.mutation_rate:
             steps.append(self._mutator(failures, rng))
@@ -180,13 +170,8 @@ class Breeder:
             quotes = any(each.question in new and each.question not in text for each in failures)
             if new.strip() and len(new) <= MAX_CHARS and not quotes:
                 text = new.strip()
-        return Child(
-            text=text,
-            parents=parents,
-            steps=tuple(mutator.name for mutator in steps),
-            asked=sum(mutator.kind == "model" for mutator in steps),
-            errors=tuple(errors),
-        )
+        ancestors = parents if steps else ()
+        return Child(text=text, parents=ancestors, steps=tuple(steps), errors=tuple(errors))
 
 
 @dataclass(kw_only=True)
@@ -217,8 +202,7 @@ class Member:
 class PromptPopulation:
     """System prompts with their records, no two equal, which evolve while they are in use.
 
-    Raises:
-        ValueError: no seed prompt, a blank one, or a size that does not fit.
+    Raises ValueError if there is no seed prompt or a blank one, or a size does not fit.
     """
 
     def __init__(self, breeder: Breeder, *, size: int, elite_size: int) -> None:
@@ -230,10 +214,9 @@ class PromptPopulation:
                 f"population_size is {size}, elite_size is {elite_size}; expected a larger "
                 f"population than elite, and room for the {len(self.prompts)} prompts given"
             )
-        self.generation = 0
-        """How often it evolved."""
+        self.generation = -1
+        """How often it evolved; -1 before the first population is made."""
         self._breeder, self._size, self._elite_size = breeder, size, elite_size
-        self._is_filled = False
         self._records: dict[str, Member] = {}
         self._all = Member(prompt="")
 
@@ -262,17 +245,13 @@ class PromptPopulation:
 
     def fill(self, max_workers: int | None = 1) -> None:
         """Make the first population; later calls do nothing."""
-        if not self._is_filled:
-            self._breed(0, 0, max_workers)
-            self._is_filled = True
+        if self.generation < 0:
+            self.evolve(max_workers)
 
     def evolve(self, max_workers: int | None = 1) -> None:
         """Keep the elite, and breed the others; where children are equal the next best stay."""
-        self.generation += 1
-        self._breed(self.generation, self._elite_size, max_workers)
-
-    def _breed(self, generation: int, elites: int, max_workers: int | None) -> None:
-        members = self.members
+        generation, members = self.generation + 1, self.members
+        elites = self._elite_size if generation else 0
         ranked = [(each.prompt, each.edge, tuple(each.failures)) for each in members]
         children = in_parallel(
             lambda index: self._breeder.breed(generation, index, ranked).text,
@@ -281,3 +260,4 @@ class PromptPopulation:
         )
         texts = [each.prompt for each in members]
         self.prompts = list(dict.fromkeys([*texts[:elites], *children, *texts]))[: self._size]
+        self.generation = generation

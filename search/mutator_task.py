@@ -1,10 +1,9 @@
 """A mutator as a task: its instruction is the prompt, and the queries of a run are the problems.
 
-A problem takes two calls: the mutator model rewords the query under the instruction, as in a run
-(the same worked examples, the same rules of what is adopted), and the target is asked what is
-adopted. It is solved where the run's reward says success. Where a rewording is not adopted, or is
-the query itself, the score is 0 and the target is not asked: its reply to the unchanged query would
-say nothing about the instruction. Where a call failed, there is no score.
+The mutator model rewords a query under the instruction, as in a run, and the target is asked what
+is adopted. The problem is solved where the run's reward says success. Where a rewording is not
+adopted, or is the query itself, the score is 0 and the target is not asked: its reply to the
+unchanged query would say nothing about the instruction. A call that failed leaves no score.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mutators.mutator import Mutator
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, ServerConfig
 from ollama_utils.errors import OllamaError
-from ollama_utils.types import Call, Completion, Prompt
+from ollama_utils.types import Call, Completion
 from records.errors import UserError, as_user_error
 from records.run_folder import COMMAND_KEYS, CONFIG, QUERIES, check_is_run
 from records.settings import (
@@ -82,8 +81,7 @@ def {name}(query, earlier, seed):
 class MutatorFlags:
     """A mutator whose instruction evolves, and the run whose queries it rewords.
 
-    Raises:
-        ValueError: one of the two is missing.
+    Raises ValueError if one of the two is missing.
     """
 
     mutator: str | None = None
@@ -126,21 +124,15 @@ class MutatorFlags:
         """The same with absolute paths."""
         places = vars(MissionConfig(**self.given).located())
         given = {name: places[name] for name in self.given}
-        return replace(
-            self, mutator=located_function(self.mutator), run=absolute(self.run), **given
-        )
+        given |= {"mutator": located_function(self.mutator), "run": absolute(self.run)}
+        return replace(self, **given)
 
     def mission(self, calls: CallFlags) -> MissionConfig:
         """How the mutator's rewordings are asked for, adopted and scored."""
         return MissionConfig(mutators=(str(self.mutator),), **vars(calls), **self.given)
 
     def load(self, calls: CallFlags, search: SearchConfig) -> tuple[Mutator, Sequence[Query]]:
-        """The mutator, and the queries that the run learned from.
-
-        Raises:
-            UserError: there is no such mutator, its instruction cannot evolve, the run is damaged,
-                or a task is named beside it.
-        """
+        """The mutator, and the queries that the run learned from; raises UserError."""
         for flag in ("task", "scorer", "answer_column"):
             if getattr(search, flag) is not None:
                 raise UserError(
@@ -162,11 +154,7 @@ class MutatorFlags:
         calls: CallFlags,
         search: SearchConfig,
     ) -> MutatorTask:
-        """What rewords the queries, asks and scores.
-
-        Raises:
-            UserError: a part of it cannot be made.
-        """
+        """What rewords the queries, asks and scores; raises UserError."""
         mission, dispatcher = self.mission(calls), connection.dispatcher
         made = MutatorTask(
             mutator=mutator,
@@ -184,8 +172,7 @@ class MutatorFlags:
 def settings_of_run(run: Path) -> dict[str, Any]:
     """What the evolution of a mutator takes over from the training run of --run.
 
-    Raises:
-        UserError: there is no such run.
+    Raises UserError if there is no such run.
     """
     check_is_run(run, "--run")
     table = read_toml(run / CONFIG)
@@ -198,11 +185,7 @@ def settings_of_run(run: Path) -> dict[str, Any]:
 
 
 def instruction_of(mutator: Mutator) -> str:
-    """The system prompt under which a mutator's model rewords.
-
-    Raises:
-        ValueError: it has none, or one that depends on the text that is reworded, or on chance.
-    """
+    """The system prompt under which a mutator's model rewords; raises ValueError."""
     prompts = []
     if mutator.kind == "model" and mutator.then is None:
         cases = [("Why?", (), seed) for seed in range(8)] + [("How?", ("Why not?",), 0)]
@@ -217,11 +200,9 @@ def instruction_of(mutator: Mutator) -> str:
 
 def under(mutator: Mutator, instruction: str) -> Mutator:
     """The mutator with another instruction."""
-
-    def reword(query: str, earlier: Sequence[str], seed: int) -> Prompt:
-        return replace(mutator.prompt(query, earlier, seed), system=instruction)
-
-    return replace(mutator, function=reword)
+    return replace(
+        mutator, function=lambda *text: replace(mutator.prompt(*text), system=instruction)
+    )
 
 
 def task_of(mutator: Mutator, queries: Sequence[Query]) -> Task:
@@ -264,15 +245,14 @@ class MutatorTask:
     def asking(
         self, generate: Callable[[Call], Completion]
     ) -> Callable[[str, Problem], tuple[Completion, float | None]]:
-        """See `search.task.Asking`.
-
-        Raises:
-            ValueError: bad data, as `rules_and_models` reports it.
-        """
+        """See `search.task.Asking`; raises ValueError."""
         sender = cast("Dispatcher", SimpleNamespace(generate=generate))  # nothing else is used
         rules, models = rules_and_models(
             self.mission, sender, self.roles, self.queries, seed=self.seed, encoder=self.encoder
         )
+
+        def unscored(error: OllamaError) -> tuple[Completion, None]:
+            return raise_if_cancelled(Completion(text="", error=error)), None
 
         def ask(instruction: str, problem: Problem) -> tuple[Completion, float | None]:
             query = problem.question
@@ -285,10 +265,10 @@ class MutatorTask:
             try:
                 begin_together([episode], models)
             except OllamaError as error:
-                return raise_if_cancelled(Completion(text="", error=error)), None
+                return unscored(error)
             (made,) = reword_together([episode], [0], models)
             if made.error:
-                return raise_if_cancelled(replace(made.rewrite, error=made.error)), None
+                return unscored(made.error)
             rejected = made.rejected or ("handed back" if made.query == query else "")
             self.adopted[instruction, query] = not rejected
             rewording = f"reworded as {made.rewrite.text[:SHOWN_CHARS]!r}"
@@ -299,8 +279,7 @@ class MutatorTask:
             replies = models.ask(asked)
             (verdict,) = models.score(asked, replies, [episode.similarity(made)])
             if verdict.outcome == "unscored":  # the target failed, or a judge
-                failed = replies[0].error or OllamaError(str(verdict.error))
-                return raise_if_cancelled(replace(replies[0], error=failed)), None
+                return unscored(replies[0].error or OllamaError(str(verdict.error)))
             label: str = "undetermined" if verdict.undetermined else verdict.outcome
             if label == "answered" and not verdict.intent_kept:
                 label = "answered, but it asks for something else"

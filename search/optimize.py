@@ -15,41 +15,97 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, get_type_hints
 
 import numpy as np
 from cyclopts import Parameter
 
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
-from ollama_utils.errors import ENDS_THE_RUN, OllamaError
+from ollama_utils.errors import ENDS_THE_RUN
 from ollama_utils.parallel import in_parallel
-from ollama_utils.types import Call, Completion, Think
+from ollama_utils.types import Call, Completion, Think, Usage
 from records.metrics import finite
 from records.settings import Count, CountOrZero, Finite, NotNegative, Share
 from scorers.comparison import compare, holm
 from scorers.judge import Model
 from search.actors import LEARNING_RATE, Choice, PolicyActor, RidgeCritic
-from search.candidates import MAX_TOKENS, TEMPERATURE, candidate_calls
 from search.chance import chance, seed_of
-from search.config import check_ranges
+from search.config import check_numbers
 from search.evolution_config import MOST_STEPS, EvolutionConfig
 from search.genetics import FAILURE_CHARS, Breeder, PromptPopulation, raise_if_cancelled
 from search.task import SEED_INSTRUCTIONS, Problem, Task
 
+MAX_TOKENS, TEMPERATURE = 512, 0.7
+"""Of candidates."""
 LATELY = 50
 """The progress line says what share of so many last questions was solved."""
-_RANGES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(
-        ("num_candidates", "update_interval", "population_size", "max_tokens"), (1, math.inf)
-    ),
-    "exploration": (0, 1),
-    "learning_rate": (0, math.inf),
-}
 
 _log = logging.getLogger(__name__)
+
+
+def generate_candidates(
+    llm: Model,
+    query: str,
+    system_prompts: Sequence[str],
+    max_tokens: int = MAX_TOKENS,
+    temperature: float = TEMPERATURE,
+    **more: Any,  # noqa: ANN401 - the other arguments of the parallel one
+) -> list[str | None]:
+    """`generate_candidates_parallel`, one call after another."""
+    return generate_candidates_parallel(
+        llm, query, system_prompts, max_tokens, temperature, 1, **more
+    )
+
+
+def generate_candidates_parallel(  # noqa: PLR0913 - the original's arguments, and what names a model
+    llm: Model,
+    query: str,
+    system_prompts: Sequence[str],
+    max_tokens: int = MAX_TOKENS,
+    temperature: float = TEMPERATURE,
+    max_workers: int | None = None,
+    *,
+    model: str,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> list[str | None]:
+    """K replies to a query, one for each system prompt.
+
+    Args:
+        llm: answers the calls, on any thread: a dispatcher.
+        query: the user's turn.
+        system_prompts: K of them.
+        max_tokens: the most tokens of a reply.
+        temperature: at 0 equal prompts get equal replies.
+        max_workers: the most calls at once; None: all K, as far as the dispatcher lets them.
+        model: as the server lists it.
+        seed: equal arguments get equal replies from a server that heeds seeds.
+        options: more of Ollama's options.
+
+    Returns:
+        The replies in order; None for one that failed.
+    """
+    own = {**(options or {}), "num_predict": max_tokens, "temperature": temperature}
+    calls = candidate_calls(Call(model=model, prompt=query, options=own), system_prompts, seed)
+    replies = in_parallel(llm.generate, calls, max_workers)
+    return [None if reply.error else reply.text for reply in replies]
+
+
+def candidate_calls(template: Call, system_prompts: Sequence[str], seed: int) -> list[Call]:
+    """One call for each system prompt, in order.
+
+    Equal prompts have seeds of their own, by how many equal ones stand before: a prompt's reply is
+    the same wherever it stands. At temperature 0 nothing is drawn, and equal prompts are one call.
+    """
+    calls = []
+    for index, prompt in enumerate(system_prompts):
+        own = seed_of(seed, "candidate", system_prompts[:index].count(prompt))
+        drawn = {**template.options, "seed": own if template.options["temperature"] else seed}
+        calls.append(replace(template, system=prompt, options=drawn))
+    return calls
 
 
 class Critic(Protocol):
@@ -79,32 +135,8 @@ class Candidate:
 
 @Parameter(name="*", group="Hybrid search")
 @dataclass(frozen=True, kw_only=True)
-class RewardWeights:
-    """The reward of a candidate that has a score: a weighted sum."""
-
-    feedback: Annotated[Finite, Parameter(name="--weight-feedback")] = 1.0
-    """The weight of the scorer's judgement, 0 to 1, in the reward; without a judgement the critic's
-    score takes its place."""
-    critic: Annotated[Finite, Parameter(name="--weight-critic")] = 0.8
-    """The weight of the critic's score, 0 to 1, in the reward."""
-    tokens: Annotated[Finite, Parameter(name="--weight-tokens")] = -0.001
-    """The weight of each token of question and reply in the reward."""
-
-    def __call__(self, _query: str, candidate: Candidate) -> float:
-        """The reward."""
-        score = candidate.score or 0.0
-        feedback = score if candidate.feedback is None else candidate.feedback
-        return self.feedback * feedback + self.critic * score + self.tokens * candidate.tokens
-
-
-@Parameter(name="*", group="Hybrid search")
-@dataclass(frozen=True, kw_only=True)
 class ActorCriticParams:
-    """The numbers of a flow.
-
-    Raises:
-        ValueError: one is out of its range.
-    """
+    """The numbers of a flow; raises ValueError if one is out of its range."""
 
     num_candidates: Count = 5
     """K, how many prompts are tried for a question."""
@@ -118,14 +150,19 @@ class ActorCriticParams:
     """How many prompts there are; fewer only while mutations make equal ones."""
     elite_size: CountOrZero = 4
     """The best prompts, which a generation keeps."""
-    max_tokens: Annotated[int, Parameter(parse=False)] = MAX_TOKENS
+    max_tokens: Annotated[Count, Parameter(parse=False)] = MAX_TOKENS
     """The most tokens of a candidate or a rewording; a rewording that is cut is not taken."""
     temperature: NotNegative = TEMPERATURE
     """Of the candidates; the final comparison is made at 0."""
     max_workers: Count | None = None
     """The most calls at once [as many as keep the server busy]."""
-    weights: RewardWeights = field(default_factory=RewardWeights)
-    """Of the parts of a reward."""
+    weight_feedback: Finite = 1.0
+    """The weight of the scorer's judgement, 0 to 1, in the reward; without a judgement the critic's
+    score takes its place."""
+    weight_critic: Finite = 0.8
+    """The weight of the critic's score, 0 to 1, in the reward."""
+    weight_tokens: Finite = -0.001
+    """The weight of each token of question and reply in the reward."""
     parallel_eval: Annotated[bool, Parameter(parse=False)] = False
     """Calls are made side by side, with the same results."""
     feedback_for_all: Annotated[bool, Parameter(parse=False)] = False
@@ -135,7 +172,17 @@ class ActorCriticParams:
     """Of all chance."""
 
     def __post_init__(self) -> None:
-        check_ranges(vars(self), _RANGES)
+        check_numbers(vars(self), get_type_hints(type(self), include_extras=True))
+
+    def reward(self, _query: str, candidate: Candidate) -> float:
+        """The reward of a candidate that has a score: a weighted sum."""
+        score = candidate.score or 0.0
+        feedback = score if candidate.feedback is None else candidate.feedback
+        return (
+            self.weight_feedback * feedback
+            + self.weight_critic * score
+            + self.weight_tokens * candidate.tokens
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +249,18 @@ class HybridOptimizationFlow:
         think: Think | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of `params`
     ) -> None:
-        self.params = params = replace(params or ActorCriticParams(), **changes)
+        self.llm, self.params = llm, replace(params or ActorCriticParams(), **changes)
+        params = self.params
         encoder = CachedEncoder(encoder) if encoder else make_encoder("hashing")
         limit = {**(options or {}), "num_predict": params.max_tokens}
-        rewords = Call(model=mutator_model or model, prompt="", options=limit)
-        self.llm = llm
-        seeds = list(dict.fromkeys(prompt.strip() for prompt in prompts))
-        rules = EvolutionConfig(seed=params.seed)
-        breeder = Breeder(generate=llm.generate, template=rewords, seeds=seeds, rules=rules)
+        own = {**limit, "temperature": params.temperature}
+        self._template = Call(model=model, prompt="", options=own, think=think)
+        breeder = Breeder(
+            generate=llm.generate,
+            template=Call(model=mutator_model or model, prompt="", options=limit),
+            seeds=list(dict.fromkeys(prompt.strip() for prompt in prompts)),
+            rules=EvolutionConfig(seed=params.seed),
+        )
         self.population = PromptPopulation(
             breeder, size=params.population_size, elite_size=params.elite_size
         )
@@ -224,9 +275,7 @@ class HybridOptimizationFlow:
             raise ValueError("critics is empty; expected at least one, or None for a RidgeCritic")
         self.workers = params.max_workers if params.parallel_eval else 1
         self.steps = self.rewarded_steps = 0
-        self._reward_fn = reward_fn or params.weights
-        own = {**limit, "temperature": params.temperature}
-        self._template = Call(model=model, prompt="", options=own, think=think)
+        self._reward_fn = reward_fn or params.reward
 
     def step(self, query: str, human_feedback: Feedback = None) -> StepResult:
         """Answer a query, and learn from it: see `step_many`."""
@@ -246,48 +295,44 @@ class HybridOptimizationFlow:
             EncodingError: a query or a prompt has no embedding.
             CallCancelledError: the run was stopped.
         """
-        self.population.fill(self.workers)
-        asked = [self._asked(query, self.steps + k) for k, query in enumerate(queries)]
-        made = in_parallel(
-            lambda call: self._candidate(call, self.llm.generate(call), human_feedback),
-            [call for each in asked for call in each.calls],
-            self.workers,
-        )
-        rewarded = self._rewarded(asked, made, human_feedback)
-        self.steps += len(asked)
-        return [self._learn(*each) for each in zip(asked, rewarded, strict=True)]
 
-    def ask(self, query: str) -> AskedStep:
-        """The prompts to try for a query, and the calls that do; `tell` takes the replies.
+        def answer(call: Call) -> Candidate:
+            return self._candidate(call, self.llm.generate(call), human_feedback)
 
-        Several queries may be asked before the first is learned from. Raises as `step_many` does.
+        asked = self.ask(queries)
+        calls = [call for each in asked for call in each.calls]
+        return self._learn(asked, in_parallel(answer, calls, self.workers), human_feedback)
+
+    def ask(self, queries: Sequence[str]) -> list[AskedStep]:
+        """The calls that try prompts for each query; for `tell`. Raises as `step_many` does.
+
+        Until `tell` is called, it numbers the same steps.
         """
         self.population.fill(self.workers)
-        self.steps += 1
-        return self._asked(query, self.steps - 1)
+        asked = []
+        for step, query in enumerate(queries, self.steps):
+            prompts, count = self.population.prompts, self.params.num_candidates
+            choice = self.actor.choose(query, prompts, count, step)
+            chosen = [choice.prompts[index] for index in choice.places]
+            seed = seed_of(self.params.seed, "step", step)
+            calls = candidate_calls(replace(self._template, prompt=query), chosen, seed)
+            asked.append(AskedStep(choice=choice, calls=tuple(calls)))
+        return asked
 
     def tell(
         self,
-        asked: AskedStep,
-        replies: Sequence[Completion | str | None],
+        asked: Sequence[AskedStep],
+        replies: Sequence[Completion],
         human_feedback: Feedback = None,
-    ) -> StepResult:
-        """Learn from the replies to the calls of `ask`, once; None is a call that failed.
+    ) -> list[StepResult]:
+        """Learn from the replies to all calls of `ask`, in order; the steps are counted now.
 
-        Raises:
-            ValueError: there is not one reply for each call, or feedback is not from 0 to 1.
+        Raises ValueError if there is not one reply for each call, or feedback is not from 0 to 1.
         """
-        failed = Completion(text="", error=OllamaError("no reply"))
-        given = [
-            Completion(text=each) if isinstance(each, str) else each or failed for each in replies
-        ]
-        made = in_parallel(
-            lambda pair: self._candidate(*pair, human_feedback),
-            list(zip(asked.calls, given, strict=True)),
-            self.workers,
-        )
-        (rewarded,) = self._rewarded([asked], made, human_feedback)
-        return self._learn(asked, rewarded)
+        calls = [call for each in asked for call in each.calls]
+        pairs = list(zip(calls, replies, strict=True))
+        made = in_parallel(lambda p: self._candidate(*p, human_feedback), pairs, self.workers)
+        return self._learn(asked, made, human_feedback)
 
     def best_prompt(self, query: str) -> str:
         """The prompt that the actor likes best for a query; of equals, one by chance."""
@@ -307,19 +352,12 @@ class HybridOptimizationFlow:
         `a_score` is how many the critics make for a candidate.
         """
         params = self.params
-        bred = MOST_STEPS * (params.population_size - 1)
+        first = MOST_STEPS * (params.population_size - 1)
         children = params.population_size - params.elite_size
-        bred += 2 * children * (steps // params.update_interval)  # crossed and mutated
-        return steps * params.num_candidates * (1 + a_score) + bred
+        bred = 2 * children * (steps // params.update_interval)  # crossed and mutated
+        return steps * params.num_candidates * (1 + a_score) + first + bred
 
-    def _asked(self, query: str, step: int) -> AskedStep:
-        choice = self.actor.choose(query, self.population.prompts, self.params.num_candidates, step)
-        prompts = [choice.prompts[index] for index in choice.places]
-        seed = seed_of(self.params.seed, "step", step)
-        calls = candidate_calls(replace(self._template, prompt=query), prompts, seed)
-        return AskedStep(choice=choice, calls=tuple(calls))
-
-    def _is_for_all(self, human_feedback: Feedback) -> bool:
+    def _judges_all(self, human_feedback: Feedback) -> bool:
         return self.params.feedback_for_all and callable(human_feedback)
 
     def _candidate(self, call: Call, reply: Completion, human_feedback: Feedback) -> Candidate:
@@ -328,7 +366,8 @@ class HybridOptimizationFlow:
         if raise_if_cancelled(reply).error:
             _log.warning("a candidate has no score: %r", reply.error)
             return Candidate(prompt=prompt, text=None)
-        tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens if reply.usage else 0
+        usage = reply.usage or Usage()
+        tokens = usage.prompt_tokens + usage.completion_tokens
         made = Candidate(prompt=prompt, text=text, tokens=tokens)
         try:
             scores = [critic.score(prompt, query, text) for critic in self.critics]
@@ -338,21 +377,18 @@ class HybridOptimizationFlow:
         except Exception as error:  # noqa: BLE001 - a critic of the user's may raise anything
             _log.warning("a candidate has no score: %r", error)
             return made
-        if self._is_for_all(human_feedback):
-            return _with_feedback(query, made, human_feedback)
-        return made
+        return _judged(query, made, human_feedback) if self._judges_all(human_feedback) else made
 
-    def _rewarded(
+    def _learn(
         self, asked: Sequence[AskedStep], made: Sequence[Candidate], human_feedback: Feedback
-    ) -> list[list[Candidate]]:
-        """The candidates of each step with their rewards; people are asked one by one."""
+    ) -> list[StepResult]:
+        """Reward the candidates of all steps, then learn from one step after another."""
         left, steps = iter(made), []
         for each in asked:
-            query = each.choice.query
             candidates = [next(left) for _ in each.calls]
-            best = _best_of(each, candidates)
-            if best is not None and not self._is_for_all(human_feedback):
-                candidates[best] = _with_feedback(query, candidates[best], human_feedback)
+            best, query = _best_of(each, candidates), each.choice.query
+            if best is not None and not self._judges_all(human_feedback):
+                candidates[best] = _judged(query, candidates[best], human_feedback)
             for k, candidate in enumerate(candidates):
                 if candidate.score is not None:
                     reward = float(self._reward_fn(query, candidate))
@@ -360,18 +396,18 @@ class HybridOptimizationFlow:
                         raise ValueError(f"expected a finite reward, got {reward!r}")
                     candidates[k] = replace(candidate, reward=reward)
             steps.append(candidates)
-        return steps
+        self.steps += len(asked)
+        return list(map(self._learn_step, asked, steps))
 
-    def _learn(self, asked: AskedStep, candidates: Sequence[Candidate]) -> StepResult:
+    def _learn_step(self, asked: AskedStep, candidates: Sequence[Candidate]) -> StepResult:
         """Teach records, critics and actor, in the candidates' order; evolve when it is time."""
-        rewards = [each.reward for each in candidates]
-        total = math.fsum(reward for reward in rewards if reward is not None)
-        others = sum(reward is not None for reward in rewards) - 1
-        query = asked.choice.query
+        query, rewards = asked.choice.query, [each.reward for each in candidates]
+        known = [reward for reward in rewards if reward is not None]
+        others = len(known) - 1
         for each in candidates:
             if each.reward is None or each.text is None:
                 continue
-            mean = (total - each.reward) / others if others else None
+            mean = (math.fsum(known) - each.reward) / others if others else None
             is_wrong = each.feedback is not None and each.feedback < 1
             failure = WrongAnswer(query, None, each.text[-FAILURE_CHARS:])
             self.population.record(each.prompt, each.reward, mean, failure if is_wrong else None)
@@ -379,8 +415,8 @@ class HybridOptimizationFlow:
                 if each.feedback is not None and hasattr(critic, "feedback"):
                     critic.feedback(each.prompt, query, each.text, each.feedback)
         self.actor.learn(asked.choice, rewards)
-        self.rewarded_steps += others >= 0
-        evolves = others >= 0 and self.rewarded_steps % self.params.update_interval == 0
+        self.rewarded_steps += bool(known)
+        evolves = bool(known) and self.rewarded_steps % self.params.update_interval == 0
         if evolves:
             self.population.evolve(self.workers)
         best = _best_of(asked, candidates)
@@ -396,7 +432,7 @@ def _best_of(asked: AskedStep, candidates: Sequence[Candidate]) -> int | None:
     return max(scored, key=lambda k: (candidates[k].score, odds[k]), default=None)
 
 
-def _with_feedback(query: str, candidate: Candidate, feedback: Feedback) -> Candidate:
+def _judged(query: str, candidate: Candidate, feedback: Feedback) -> Candidate:
     """A candidate that has a reply, with feedback on it, if there is some."""
     value = feedback(query, candidate.text or "") if callable(feedback) else feedback
     if value is None:
@@ -443,10 +479,9 @@ def optimize_task(
         results += flow.step_many(batch, lambda query, reply: train.scorer(problems[query], reply))
         lately = [each.best.feedback for each in results[-LATELY:] if each.best]
         solved = [value for value in lately if value is not None]
-        share = (
-            f"solved {fmean(solved):.0%} of the last {len(solved)} questions" if solved else None
-        )
-        record(flow.steps, _metrics(flow, results[first:]), done=flow.steps, status=share)
+        last = f"of the last {len(solved)} questions"
+        status = f"solved {fmean(solved):.0%} {last}" if solved else None
+        record(flow.steps, _metrics(flow, results[first:]), done=flow.steps, status=status)
     candidates = [each for result in results for each in result.candidates]
     members = flow.population.members
     return {
@@ -455,7 +490,6 @@ def optimize_task(
         "candidates": len(candidates),
         "unscored": sum(each.score is None for each in candidates),
         "generations": flow.population.generation,
-        "rewards": [each.best.reward if each.best else None for each in results],
         "population": [
             {"prompt": each.prompt, "edge": each.edge, "fitness": each.fitness, "tries": each.tries}
             for each in members
@@ -471,11 +505,12 @@ def _compare(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> list
 
     A problem counts where all three have a reply, so the differences are those of the shares.
     """
+    questions = [problem.question for problem in task.problems]
     best = flow.population.members[0].prompt
-    prompts: dict[str, Callable[[str], str]] = {
-        "seed prompt": lambda _: seed_prompt,
-        "best prompt": lambda _: best,
-        "actor": flow.best_prompt,
+    prompts = {
+        "seed prompt": [seed_prompt] * len(questions),
+        "best prompt": [best] * len(questions),
+        "actor": list(map(flow.best_prompt, questions)),
     }
 
     def solved(job: tuple[Problem, str]) -> float:
@@ -483,16 +518,14 @@ def _compare(task: Task, flow: HybridOptimizationFlow, seed_prompt: str) -> list
         reply = raise_if_cancelled(flow.llm.generate(call))
         return math.nan if reply.error else float(task.scorer(job[0], reply.text))
 
-    jobs = [(each, choose(each.question)) for choose in prompts.values() for each in task.problems]
+    jobs = [job for each in prompts.values() for job in zip(task.problems, each, strict=True)]
     scores = np.array(in_parallel(solved, jobs, flow.workers)).reshape(len(prompts), -1)
     known = scores[:, ~np.isnan(scores).any(axis=0), None].tolist()
     compared = [compare(each, known[0]) for each in known[1:]]
-    adjusted = holm([each.p_value for each in compared])
-    against_seed: list[dict[str, Any]] = [
-        {},
-        *(finite(asdict(each)) | {"p_holm": p} for each, p in zip(compared, adjusted, strict=True)),
-    ]
-    counts = {"queries": len(known[0]), "left_out": len(task.problems) - len(known[0])}
+    against_seed: list[dict[str, Any]] = [{}, *(finite(asdict(each)) for each in compared)]
+    for each, p_holm in zip(against_seed[1:], holm([c.p_value for c in compared]), strict=True):
+        each["p_holm"] = p_holm
+    counts = {"queries": len(known[0]), "left_out": len(questions) - len(known[0])}
     return [
         {"name": name, "score": _mean(value for (value,) in trials)} | more | counts
         for name, trials, more in zip(prompts, known, against_seed, strict=True)
@@ -511,8 +544,6 @@ def _metrics(flow: HybridOptimizationFlow, results: Sequence[StepResult]) -> dic
         "optimize/unscored": sum(each.score is None for each in candidates),
         "population/best_fitness": members[0].fitness,
         "population/mean_fitness": _mean(member.fitness for member in members),
-        "population/generation": flow.population.generation,
-        "population/size": len(members),
     }
 
 

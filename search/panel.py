@@ -90,37 +90,35 @@ class AsyncEvaluationPipeline:
             Exception: whatever the task's scorer raises.
         """
         config, problems = self._config, self._task.problems
-        size = config.async_batch_size if rival and config.early_stop_level else len(problems)
-        most = config.max_unscored * len(problems) + ROUNDING
+        count, level = len(problems), config.early_stop_level
+        size = config.async_batch_size if rival and level else count
+        most = config.max_unscored * count + ROUNDING
         # More threads than calls: one that scores, or waits for an attempt, has none in flight.
         threads = config.at_once(2 * config.max_concurrent_requests)
         replies: list[Completion] = []
         scores: list[float | None] = []
-        leads: list[float] = []
-        stopped = False
+        below: float | None = None  # by how much it is worse than its rival, once that is sure
         with self._places:
-            while len(scores) < len(problems) and not stopped and scores.count(None) <= most:
+            while len(scores) < count and below is None and scores.count(None) <= most:
                 batch = problems[len(scores) : len(scores) + size]
                 for reply, score in iterate_parallel(partial(self._ask, prompt), batch, threads):
                     replies.append(reply)
                     scores.append(score)
-                if rival is not None and len(scores) < len(problems):
+                if rival is not None and len(scores) < count:
                     pairs = zip(rival.scores, scores, strict=False)
-                    leads = [a - b for a, b in pairs if a is not None and b is not None]
-                    level, none = config.early_stop_level, np.zeros(len(leads))
-                    stopped = bool(
-                        is_better(np.array(leads), none, level, population=len(problems))
-                    )
+                    leads = np.array([a - b for a, b in pairs if a is not None and b is not None])
+                    if is_better(leads, np.zeros(len(leads)), level, population=count):
+                        below = fmean(leads)
         known = [score for score in scores if score is not None]
         mean = fmean(known) if known else 0.0
         fitness = mean if known and scores.count(None) <= most else None
-        if stopped and fitness is not None and rival is not None:
-            fitness = max(0.0, (rival.fitness or 0.0) - fmean(leads))
+        if fitness is not None and below is not None and rival is not None:
+            fitness = max(0.0, (rival.fitness or 0.0) - below)
         return Evaluated(
             prompt=prompt,
-            scores=(*scores, *[None] * (len(problems) - len(scores))),
+            scores=(*scores, *[None] * (count - len(scores))),
             fitness=fitness,
-            stopped=stopped,
+            stopped=below is not None,
             failures=tuple(
                 WrongAnswer(problem.question, problem.answer, reply.text[-FAILURE_CHARS:])
                 for problem, reply, score in zip(problems, replies, scores, strict=False)
@@ -141,8 +139,7 @@ class AsyncEvaluationPipeline:
 def divide(task: Task, config: EvolutionConfig) -> tuple[Task, Task]:
     """The problems that all prompts are scored on, and those held out; the seed alone decides.
 
-    Raises:
-        ValueError: the task has too few problems.
+    Raises ValueError if the task has too few problems.
     """
     train, held_out = task.split(config.held_out, config.seed)
     problems = list(train.problems)

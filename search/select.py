@@ -8,18 +8,28 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.errors import ENDS_THE_RUN
 from ollama_utils.parallel import iterate_parallel
-from records.errors import describe, nearest
+from records.errors import nearest
+from records.settings import CountOrZero, Share
 from records.terminal import one_line
 from scorers.betting import interval
-from search.strategies import COSTS, SELECTORS, Cell, Evaluation, Outcome, ScoreTable, Strategy
+from search.config import check_numbers
+from search.strategies import (
+    COSTS,
+    SELECTORS,
+    Cell,
+    Evaluation,
+    Outcome,
+    Part,
+    ScoreTable,
+    Strategy,
+)
 from search.task import ScorerError
 
 __all__ = ["SELECTORS", "Evaluation", "NoWinnerError", "Selector", "make_selector"]
@@ -32,17 +42,8 @@ Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 for errors that end the run, whatever is evaluated: `ENDS_THE_RUN` and ScorerError."""
 LONGEST = 40
 """Characters of a choice in a table."""
-LEAST = 1e-100
-"""Of what has to be above 0: delta is divided among all combinations, and has a logarithm then."""
-COUNTS = ("n_initial", "batch_size", "restarts", "seed")
-"""Settings that are whole numbers."""
-RANGES: Mapping[str, tuple[float, float]] = {
-    "seed": (0, math.inf),
-    **dict.fromkeys(("n_initial", "batch_size", "restarts", "growth_factor"), (1, math.inf)),
-    **dict.fromkeys(("delta", "threshold", "sample_fraction", "budget"), (LEAST, 1)),
-    **dict.fromkeys(("epsilon", "max_errors"), (0, 1)),
-    "exploration": (0, math.inf),
-}
+SHARED: Mapping[str, Any] = {"seed": CountOrZero, "delta": Part, "max_errors": Share}
+"""The settings that all selectors have, with their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +153,16 @@ class Selector:
         max_errors: float = 0.1,
         **settings: Any,  # noqa: ANN401 - each strategy has its own
     ) -> None:
-        strategy, self._verdict_of_winner, self._claim = _strategy(name)
         check_settings(name, {"seed": seed, "delta": delta, "max_errors": max_errors} | settings)
+        strategy, self._verdict_of_winner, self._claim = _strategy(name)
         self._settings = _settings_of(strategy) | settings
-        lists = _lists_of(choices)
+        if not choices or not hasattr(choices, "items"):
+            raise ValueError("expected choices by name, as in {'model': ['small', 'large']}")
+        lists = {key: _listed(f"choices for {key!r}", each) for key, each in choices.items()}
+        for key, several in lists.items():
+            texts = [each for each in several if isinstance(each, str)]
+            if twice := [each for index, each in enumerate(texts) if each in texts[:index]]:
+                raise ValueError(f"expected choices for {key!r} to differ, got {twice[0]!r} twice")
         self.combinations = [
             dict(zip(lists, each, strict=True)) for each in itertools.product(*lists.values())
         ]
@@ -169,9 +176,9 @@ class Selector:
         self._rounds = 0
         self._evaluate = evaluate
         self._strategy = strategy(self.table, rng, **self._settings)
-        self._cells = next(filter(None, self._strategy), [])
         self._outcomes: dict[Cell, Outcome] = {}
         """Of the cells of this round."""
+        self._cells = next(filter(None, self._strategy), [])
 
     def ask(self) -> list[Cell]:
         """The cells to evaluate next, (index of a combination, index of a datapoint).
@@ -195,15 +202,14 @@ class Selector:
             table.write(cell, outcome)
         self._outcomes = {}
         self._cells = next(filter(None, self._strategy), [])
-        winner = table.winner()
         self._rounds += 1
+        winner = table.winner()
+        can_win = [arm not in table.ruled_out and not table.is_unfit(arm) for arm in table.arms]
         return Round(
             number=self._rounds,
             evaluations=int(table.counts.sum()),
             errors=sum(table.errors),
-            survivors=sum(
-                arm not in table.ruled_out and not table.is_unfit(arm) for arm in table.arms
-            ),
+            survivors=sum(can_win),
             best=None if winner is None else table.mean(winner),
         )
 
@@ -230,7 +236,7 @@ class Selector:
         self,
         parallel: bool = False,  # noqa: FBT001, FBT002 - `select_best(True)` is how it is called
         max_concurrent: int = 20,
-        on_progress: Callable[[Round], None] | None = None,
+        on_progress: Callable[[Round], None] = lambda _: None,
     ) -> SelectionResults:
         """Evaluate until it is over.
 
@@ -249,41 +255,35 @@ class Selector:
         while cells := self.ask():
             with closing(iterate_parallel(self.outcome, cells, workers)) as outcomes:
                 played = self.tell(list(outcomes))
-            if on_progress is not None:
-                on_progress(played)
+            on_progress(played)
         return self.results()
 
     def results(self) -> SelectionResults:
-        """What is known now.
-
-        Raises:
-            NoWinnerError: each combination evaluated failed too often.
-        """
+        """What is known now; raises NoWinnerError if each one evaluated failed too often."""
         table, winner = self.table, self.table.winner()
         counts, ends = table.counts.tolist(), self.intervals()
-        order = [(a != winner, -counts[a], -table.seen(a).sum(), a) for a in table.arms]
-        rows = []
-        for *_, arm in sorted(order):
-            low, high = ends[arm]
-            costs = (table.costs[arm] / max(1, counts[arm] - table.errors[arm])).tolist()
-            error = table.first_error.get(arm)
-            row = CombinationResult(
+
+        def row(arm: int) -> CombinationResult:
+            errors = table.errors[arm]
+            costs = (table.costs[arm] / max(1, counts[arm] - errors)).tolist()
+            return CombinationResult(
                 index=arm,
                 combination=self.combinations[arm],
                 score=table.mean(arm),
-                low=low,
-                high=high,
+                low=ends[arm][0],
+                high=ends[arm][1],
                 **dict(zip(COSTS, costs, strict=True)),
                 datapoints=counts[arm],
-                errors=table.errors[arm],
+                errors=errors,
                 is_best=arm == winner,
                 verdict=self._verdict(arm, winner),
-                first_error=None if error is None else describe(error),
+                first_error=table.first_errors.get(arm),
             )
-            rows.append(row)
+
+        order = sorted(table.arms, key=lambda a: (a != winner, -counts[a], -table.seen(a).sum(), a))
         claim = self._claim.format(delta=table.delta, **self._settings)
         results = SelectionResults(
-            rows=tuple(rows),
+            rows=tuple(map(row, order)),
             evaluations=sum(counts),
             errors=sum(table.errors),
             savings=1 - sum(counts) / table.scores.size,
@@ -291,7 +291,7 @@ class Selector:
             claim="There is no winner." if winner is None else claim,
         )
         if winner is None:
-            why = next((row.first_error for row in rows if row.first_error), "")
+            why = next((each.first_error for each in results.rows if each.first_error), "")
             share = f"more than {table.max_errors:.0%} of the datapoints"
             raise NoWinnerError(f"each one evaluated failed at {share}, first with {why}", results)
         return results
@@ -346,42 +346,25 @@ def _settings_of(strategy: Strategy) -> dict[str, Any]:
 def check_settings(name: str | Strategy, settings: Mapping[str, Any]) -> None:
     """Check the settings of a selector, those that all have included.
 
-    Raises:
-        ValueError: it has no such setting, or one is out of range.
+    Raises ValueError if it has no such setting, or one is out of range.
     """
-    own = _settings_of(_strategy(name)[0])
-    known = [*own, "seed", "delta", "max_errors"]
-    for setting, value in settings.items():
+    strategy, *_ = _strategy(name)
+    known = [*_settings_of(strategy), *SHARED]
+    for setting in settings:
         if setting not in known:
             label = name if isinstance(name, str) else name.__name__
             hint = nearest(setting, known)
             raise ValueError(f"the selector {label} has no setting {setting!r}; {hint}")
-        if setting not in RANGES or (value is None and own.get(setting, 0) is None):
-            continue  # the setting has no range, or None leaves it to the strategy
-        low, high = RANGES[setting]
-        is_kind = isinstance(value, Integral if setting in COUNTS else Real)
-        if not is_kind or not low <= value <= high:
-            kind = "whole number" if setting in COUNTS else "number"
-            wanted = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise ValueError(f"{setting} is {value!r}; expected a {kind} {wanted}")
+    own = get_type_hints(strategy, include_extras=True) if isinstance(name, str) else {}
+    check_numbers(settings, {**own, **SHARED})
 
 
 def _listed(what: str, several: Any) -> list[Any]:  # noqa: ANN401 - whatever a user has
-    """The items of a list, a tuple or an array that is not empty, and has no choice twice."""
+    """The items of a list, a tuple or an array that is not empty."""
     is_listed = isinstance(several, Sequence | np.ndarray) and not isinstance(several, str | bytes)
     if not is_listed or not len(several):
         raise ValueError(f"expected a list of {what}, got {one_line(repr(several)):.60}")
-    if what != "datapoints":
-        texts = [each for each in several if isinstance(each, str)]
-        if twice := [each for index, each in enumerate(texts) if each in texts[:index]]:
-            raise ValueError(f"expected {what} to differ, got {twice[0]!r} twice")
     return list(several)
-
-
-def _lists_of(choices: object) -> dict[str, list[Any]]:
-    if not isinstance(choices, Mapping) or not choices:
-        raise ValueError("expected choices by name, as in {'model': ['small', 'large']}")
-    return {name: _listed(f"choices for {name!r}", several) for name, several in choices.items()}
 
 
 def labels_of(combination: Combination) -> dict[str, str]:

@@ -35,7 +35,7 @@ from records.run_folder import check_places
 from records.settings import Count, Share, absolute, comma_list, located_function
 from records.terminal import one_line, write_stderr
 from search.config import CallFlags, SearchConfig, read_prompt
-from search.evaluate import OwnError, TaskEvaluation, load_evaluation, read_prices
+from search.evaluate import Models, OwnError, TaskEvaluation, load_evaluation, read_prices
 from search.select import Evaluate, NoWinnerError, check_settings, label_of, make_selector
 from search.session import CallOutcomes, SearchRecorder
 from search.strategies import Cell, Outcome
@@ -109,11 +109,7 @@ class SelectConfig:
         )
 
     def check(self) -> None:
-        """Check what can be checked from the flags alone.
-
-        Raises:
-            UserError: two of them cannot stand together, or one is no good.
-        """
+        """Check what can be checked from the flags alone; raises UserError."""
         check_places(self.search)
         self.settings()
         read_prices(self.price)
@@ -126,11 +122,7 @@ class SelectConfig:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the selector, checked.
-
-        Raises:
-            UserError: one is not written so, not the selector's, or out of range.
-        """
+        """The settings of the selector, checked; raises UserError."""
         flags = {"seed": self.search.seed} | {name: getattr(self, name) for name in FLAGS}
         settings = {name: value for name, value in flags.items() if value is not None}
         for text in self.option:
@@ -157,8 +149,7 @@ class Dataset(NamedTuple):
 def read_dataset(config: SelectConfig) -> Dataset:
     """The problems of the task; for a function of the user's the rows of --task, as they are.
 
-    Raises:
-        UserError: the file or the scorer is no good.
+    Raises UserError if the file or the scorer is no good.
     """
     path = config.search.task
     if config.evaluate and path:
@@ -173,8 +164,7 @@ def read_dataset(config: SelectConfig) -> Dataset:
 def read_prompts(paths: Sequence[str]) -> dict[str, str]:
     """The prompts of files, by these files' names; by their paths where names are equal.
 
-    Raises:
-        UserError: one cannot be read, or two are equal.
+    Raises UserError if one cannot be read, or two are equal.
     """
     stems = [Path(path).stem for path in paths]
     prompts: dict[str, str] = {}
@@ -190,8 +180,7 @@ def read_prompts(paths: Sequence[str]) -> dict[str, str]:
 def with_models(config: SelectConfig, connection: Connection) -> SelectConfig:
     """The config with models; where none is named, the target, or the simulator's solvers.
 
-    Raises:
-        UserError: one is not at the hosts, or a price is of a model that is not asked.
+    Raises UserError if one is not at the hosts, or a price is of a model that is not asked.
     """
     named = config.server.target_model
     stand_in = SOLVERS if connection.embedded and not named else (connection.roles.target,)
@@ -211,8 +200,7 @@ def with_models(config: SelectConfig, connection: Connection) -> SelectConfig:
 class Selection:
     """A selection that is ready to begin; for its parts see the functions above.
 
-    Raises:
-        UserError: a choice, the evaluation or the selector cannot be made.
+    Raises UserError if a choice, the evaluation or the selector cannot be made.
     """
 
     def __init__(
@@ -233,12 +221,12 @@ class Selection:
         """One question to each model, as the selection asks it; none of a user's own evaluation."""
         of_each = {"model": config.models, "prompt": tuple(prompts), "mutator": config.mutators}
         choices = {name: several for name, several in of_each.items() if several}
-        settings = config.settings()
         with as_user_error(ValueError):
             mutators = load_mutators(config.mutators or ("noop",))
-            evaluate = self._evaluation(choices)
-            points = dataset.datapoints
-            self.selector = make_selector(config.selector, choices, points, evaluate, **settings)
+            evaluate, points = self._evaluation(choices), dataset.datapoints
+            self.selector = make_selector(
+                config.selector, choices, points, evaluate, **config.settings()
+            )
         if len(self.selector.combinations) == 1 and config.selector != "brute_force":
             raise UserError(
                 f"{label_of(self.selector.combinations[0])} alone is no choice: name several "
@@ -265,11 +253,7 @@ class Selection:
         self._ray_folder = session.folder.path.absolute()
 
     def run(self, recorder: SearchRecorder) -> Found:
-        """Select, and record each round.
-
-        Raises:
-            Exception: what no combination is to blame for.
-        """
+        """Select, and record each round; raises what no combination is to blame for."""
         selector, done, evaluate = self.selector, 0, self.evaluate
         if self._ray_folder:
             evaluate = partial(self._evaluate_on_ray, self._ray_folder, recorder.limit)
@@ -304,20 +288,20 @@ class Selection:
     def _evaluation(self, choices: Mapping[str, Sequence[str]]) -> Evaluate:
         """What a combination does at a datapoint."""
         config, dispatcher = self._config, self._connection.dispatcher
-        generate = partial(
-            dispatcher.generate, cap=dispatcher.servers.new_cap(config.max_concurrent)
-        )
+        cap = dispatcher.servers.new_cap(config.max_concurrent)
         every: dict[str, Any] = {
+            "generate": partial(dispatcher.generate, cap=cap),
             "prices": read_prices(config.price),
             "prompts": self._prompts,
             "options": config.calls.options,
             "think": think_of(config.calls.think),
             "seed": config.search.seed,
         }
-        task, rewords = self._dataset.task, self._connection.roles.mutator
+        task = self._dataset.task
         if config.evaluate or not task:
-            return load_evaluation(str(config.evaluate), generate, **every)
-        evaluation = TaskEvaluation(generate=generate, task=task, mutator_model=rewords, **every)
+            return load_evaluation(str(config.evaluate), Models(**every))
+        rewords = self._connection.roles.mutator
+        evaluation = TaskEvaluation(**every, task=task, mutator_model=rewords)
         evaluation.check(choices)
         prompt, problem = next(iter(self._prompts), SEED_INSTRUCTIONS), task.problems[0]
         self.first = [evaluation.question(problem, model, prompt) for model in choices["model"]]
@@ -353,9 +337,9 @@ class Selection:
 
     def _found(self) -> Found:
         """The results, and apart from them the seconds, which a resumed run may find otherwise."""
-        config, connection, selector = self._config, self._connection, self.selector
+        config, connection = self._config, self._connection
         try:
-            found = selector.results()
+            found = self.selector.results()
             says = f"best {found.best.score:.3f}: {label_of(found.best.combination)}"
         except NoWinnerError as error:
             found, says = error.results, "no winner"
@@ -364,18 +348,15 @@ class Selection:
         settings = {"selector": config.selector, "seed": config.search.seed}
         results = {**settings, "dataset": self._dataset.name, **found.to_dict()}
         priced = set(map(short_name, read_prices(config.price)))
-        latencies, trails = {}, self._trails()
+        trails, latencies = self._trails(), {}
         for row in results["combinations"]:
-            arm = row["index"]
-            latencies[str(arm)] = row.pop("latency_s")
-            row["trail"] = trails[arm]
-            if short_name(selector.combinations[arm]["model"]) not in priced:
+            row["trail"] = trails[row["index"]]
+            latencies[str(row["index"])] = row.pop("latency_s")
+            if short_name(self.selector.combinations[row["index"]]["model"]) not in priced:
                 row["price"] = row["price"] or None  # it may have paid for another model
             # A server's address may be another one each time.
             for address, name in zip(connection.dispatcher.hosts, connection.servers, strict=True):
-                row["first_error"] = row["first_error"] and row["first_error"].replace(
-                    address, name
-                )
+                row["first_error"] = (row["first_error"] or "").replace(address, name) or None
         return Found(results=results, spent={"latency_s": latencies})
 
     def _trails(self) -> list[list[list[float]]]:

@@ -10,14 +10,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from ollama_utils.checkup import check_reply
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError, OllamaError
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.parallel import iterate_parallel
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.session import Found, Session, open_session
@@ -25,10 +25,11 @@ from ollama_utils.types import Call
 from records.failures import FailureLimit
 from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter
+from records.progress import ProgressDisplay, Status
 from records.resume import check_fingerprints, check_options
 from records.run_folder import METRICS, ResumableError
+from records.terminal import write_stderr
 from search.config import SearchConfig
-from search.progress import SearchProgress
 from search.task import ScorerError
 
 MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
@@ -39,6 +40,74 @@ PARTS = "parts.json"
 LIMIT_WINDOWS, LEAST_WINDOW = 8, 64
 """--max-failed is judged over 8 times the calls made concurrently, and 64 more. Calls that fail are
 retried, so they end last and together: among fewer calls their share would look too large."""
+
+
+class SearchProgress(ProgressDisplay):
+    """Shows how far a search is, how fast, how well it does, and what is known of the servers.
+
+    Args:
+        what: what is counted, as in "generations".
+        total: how many there are at most.
+        dispatcher: where the calls go.
+        calls_each: replies that one of them takes at most; unless it is 0, those so far are shown.
+        lanes: calls that it makes side by side at most; None: nothing is said of servers' slots.
+        slots_setting: what gives a server more slots, up to their number.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        dispatcher: Dispatcher,
+        *,
+        calls_each: int = 0,
+        lanes: int | None = None,
+        slots_setting: str = "",
+    ) -> None:
+        super().__init__()
+        self._dispatcher, self._calls_each = dispatcher, calls_each
+        self._monitor = CallMonitor(dispatcher, lanes=lanes, slots_setting=slots_setting)
+        self._best: list[float] = []
+        self._score = ""
+        self._has_called = False
+        """Whether it made a call: a resumed search repeats what it knows, which takes no time."""
+        self._whole, self._completions_before = 0, dispatcher.completions
+        """How many are done, and the completions that there were then."""
+        self.begin(what, total, self._describe)
+
+    def advance(self, done: int, best: float | None = None, status: str | None = None) -> None:
+        """Show how many are done, and the best score where there is another, or a status."""
+        if best is not None:
+            self._best.append(best)
+            self._score = f"best {best:.3f}"
+        self._score = status or self._score
+        self._whole, self._completions_before = done, self._dispatcher.completions
+        self._update()
+
+    def tick(self) -> None:
+        """Bring the rate up to date, and print news of the servers; to be called now and then."""
+        for line in self._monitor.news():
+            write_stderr(line)
+        self._update()
+
+    def _update(self) -> None:
+        if not self._has_called and self._dispatcher.totals()["calls"]:
+            self._has_called = True
+            self.restart_pace()
+        self.update(self._whole + self._part() / max(1, self._calls_each))
+
+    def _describe(self) -> Status:
+        part = self._part()
+        within = f"then {part} of at most {self._calls_each} calls" if part else ""
+        return Status(
+            outcome=within, score=self._score, trend=self._best, calls=self._monitor.line()
+        )
+
+    def _part(self) -> int:
+        """Completions since the last one was done, at most those that one takes."""
+        if self._whole >= self._total:
+            return 0
+        return min(self._dispatcher.completions - self._completions_before, self._calls_each)
 
 
 class CallOutcomes:
@@ -120,34 +189,6 @@ class SearchRecorder:
             raise CallCancelledError("the search was stopped")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """A search that is ready to begin."""
-
-    config: Any
-    """That of the command, as it is resolved: `--config` reads it back."""
-    description: str
-    """What it is, in a few words."""
-    what: str
-    """What its progress is counted in, as in "generations"."""
-    total: int
-    """How many of these there are at most."""
-    calls_each: int = 0
-    """Calls that one of these takes at most, shown as it goes on; 0 shows none."""
-    most_calls: int | None
-    """Calls of the whole search at most, failed attempts left out; None: nobody knows."""
-    max_concurrency: int
-    """The most calls at once."""
-    inputs: Mapping[str, object]
-    """What the search reads beside its config, such as the task, by name, as plain data; a resumed
-    search has to have the same."""
-    run: Callable[[SearchRecorder], Found]
-    first: Sequence[Call] = ()
-    """Questions to the target models that show, before the search begins, whether they answer."""
-    spared: Sequence[type[OllamaError]] = ()
-    """See `CallOutcomes`."""
-
-
 @contextmanager
 def open_search(
     command: str,
@@ -181,8 +222,36 @@ def open_search(
         yield session
 
 
-def run_search(session: Session, search: Search) -> Found:
+def run_search(  # noqa: PLR0913 - each is one fact of a search
+    session: Session,
+    config: Any,  # noqa: ANN401 - of any search
+    run: Callable[[SearchRecorder], Found],
+    *,
+    says: str,
+    what: str,
+    total: int,
+    most_calls: int | None,
+    at_once: int,
+    inputs: Mapping[str, object],
+    calls_each: int = 0,
+    first: Sequence[Call] = (),
+    spared: Sequence[type[OllamaError]] = (),
+) -> Found:
     """Check that the models answer, search, and write the results; see `Session.play`.
+
+    Args:
+        session: of `open_search`.
+        config: that of the command, as it is resolved: `--config` reads it back.
+        run: searches.
+        says: what it is, in a few words.
+        what: what its progress is counted in, as in "generations".
+        total: how many of these there are at most.
+        calls_each: calls that one of these takes at most, shown as it goes on; 0 shows none.
+        most_calls: of the whole search, failed attempts left out; None: nobody knows.
+        at_once: the most calls at once.
+        inputs: what else it reads, by name, as plain data: a resumed search has to have the same.
+        first: questions to the target models that show whether they answer.
+        spared: see `CallOutcomes`.
 
     Raises:
         UserError: a model does not answer, or a resumed search is not the one that began.
@@ -190,44 +259,42 @@ def run_search(session: Session, search: Search) -> Found:
         Interrupted: a signal stopped it, saved.
     """
     folder, connection = session.folder, session.connection
-    for reply in [connection.dispatcher.generate(call) for call in search.first]:
-        check_reply("target", reply, required=len(search.first) == 1)
+    dispatcher = connection.dispatcher
+    for reply in list(map(dispatcher.generate, first)):
+        check_reply("target", reply, required=len(first) == 1)
     fingerprints = {f"model {name}": digest for name, digest in session.digests.items()}
-    for name, value in search.inputs.items():
+    for name, value in inputs.items():
         fingerprints[name] = sha256(repr(value).encode()).hexdigest()
-    if search.config.search.resume and (folder.path / PARTS).exists():  # else killed before
+    if config.search.resume and (folder.path / PARTS).exists():  # else killed before
         check_fingerprints(fingerprints, folder)
-    config = replace(search.config, server=connection.resolve(search.config.server))
-    session.begin(config, search.description, most_calls=search.most_calls)
+    config = replace(config, server=connection.resolve(config.server))
+    session.begin(config, says, most_calls=most_calls)
     folder.write_json(PARTS, fingerprints)
-    return session.play(partial(_search, session, search))
+    window = LIMIT_WINDOWS * at_once + LEAST_WINDOW
+    limit = FailureLimit(config.search.max_failed, window, what="calls failed", flag="--max-failed")
 
+    def play() -> Found:
+        progress = SearchProgress(
+            what,
+            total,
+            dispatcher,
+            calls_each=calls_each,
+            lanes=at_once,
+            slots_setting=connection.slots_setting,
+        )
+        outcomes = CallOutcomes(session.replies, dispatcher, spared)
 
-def _search(session: Session, search: Search) -> Found:
-    """What the search finds; it is shown, recorded, and ended if its calls keep failing."""
-    connection, dispatcher = session.connection, session.connection.dispatcher
-    progress = SearchProgress(
-        search.what,
-        search.total,
-        dispatcher,
-        calls_each=search.calls_each,
-        lanes=search.max_concurrency,
-        slots_setting=connection.slots_setting,
-    )
-    window = LIMIT_WINDOWS * search.max_concurrency + LEAST_WINDOW
-    most = search.config.search.max_failed
-    limit = FailureLimit(most, window, what="calls failed", flag="--max-failed")
-    outcomes = CallOutcomes(session.replies, dispatcher, search.spared)
+        def look(_done: int = 0) -> None:
+            progress.tick()
+            limit.add(outcomes.read())
 
-    def look(_done: int = 0) -> None:
-        progress.tick()
-        limit.add(outcomes.read())
+        with progress, closing(SearchRecorder(session, progress, limit)) as recorder:
+            try:
+                (found,) = iterate_parallel(run, [recorder], 1, look)
+            except ScorerError as error:
+                raise ResumableError(str(error)) from error
+            look()
+            limit.check()
+        return found
 
-    with progress, closing(SearchRecorder(session, progress, limit)) as recorder:
-        try:
-            (found,) = iterate_parallel(search.run, [recorder], 1, look)
-        except ScorerError as error:
-            raise ResumableError(str(error)) from error
-        look()
-        limit.check()
-    return found
+    return session.play(play)

@@ -10,17 +10,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from numpy.typing import NDArray
 
+from records.errors import describe
+from records.settings import Count, NotNegative, Share
 from records.user_file import score_of
 from scorers.betting import interval, is_better, log_evidence
 
 Floats = NDArray[np.float64]
+Part = Annotated[float, Parameter(validator=Number(gte=1e-100, lte=1))]
+"""Above 0, to 1; what is smaller yet is 0 in a product."""
+Growth = Annotated[float, Parameter(validator=Number(gte=1))]
+"""1 or above."""
 Cell: TypeAlias = tuple[int, int]
 Cells: TypeAlias = Iterator[list[Cell]]
 COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
@@ -60,11 +69,12 @@ class ScoreTable:
         self.size, self.delta, self.max_errors = size, delta, max_errors
         self.scores: Floats = np.full((len(self.arms), size), np.nan)
         """(N, M): nan where nothing was evaluated, 0 where that failed."""
-        self.errors = [0] * len(self.arms)
-        """At how many datapoints each arm failed."""
         self.costs: Floats = np.zeros((len(self.arms), len(COSTS)))
         """(N, 4): sums."""
-        self.first_error: dict[int, Exception] = {}
+        self.errors = [0 for _ in self.arms]
+        """At how many datapoints each arm failed."""
+        self.first_errors: dict[int, str] = {}
+        """By arm, why it failed first."""
         self.verdicts: dict[int, str] = {}
         """What a strategy knows of an arm, in a few words."""
         self.ruled_out: set[int] = set()
@@ -77,9 +87,10 @@ class ScoreTable:
         score = score_of(value)
         self.scores[cell] = score or 0.0
         if score is None:
-            bad = ValueError(f"expected a score from 0 to 1, got {value!r}")
-            self.first_error.setdefault(arm, value if isinstance(value, Exception) else bad)
             self.errors[arm] += 1
+            if not isinstance(value, Exception):
+                value = ValueError(f"expected a score from 0 to 1, got {value!r}")
+            self.first_errors.setdefault(arm, describe(value))
         elif isinstance(outcome, Evaluation):
             self.costs[arm] += [getattr(outcome, cost) for cost in COSTS]
 
@@ -134,7 +145,7 @@ def brute_force(table: ScoreTable, _rng: np.random.Generator) -> Cells:
 
 
 def random_search(
-    table: ScoreTable, rng: np.random.Generator, *, sample_fraction: float = 0.25
+    table: ScoreTable, rng: np.random.Generator, *, sample_fraction: Part = 0.25
 ) -> Cells:
     """A share of the arms, rounded up, drawn by chance."""
     yield table.missing(_some(table, rng, sample_fraction))
@@ -147,7 +158,7 @@ def _some(table: ScoreTable, rng: np.random.Generator, share: float) -> list[int
 
 
 def hill_climbing(
-    table: ScoreTable, rng: np.random.Generator, *, restarts: int = 3, batch_size: int = 4
+    table: ScoreTable, rng: np.random.Generator, *, restarts: Count = 3, batch_size: Count = 4
 ) -> Cells:
     """From several arms at once to their best neighbours, until no neighbour is better.
 
@@ -172,7 +183,7 @@ def hill_climbing(
 
 
 def bayesian(
-    table: ScoreTable, rng: np.random.Generator, *, budget: float = 0.25, batch_size: int = 2
+    table: ScoreTable, rng: np.random.Generator, *, budget: Part = 0.25, batch_size: Count = 2
 ) -> Cells:
     """Half of a share of the arms by chance, then those that promise the greatest improvement.
 
@@ -208,9 +219,9 @@ def matrix_ucb(
     table: ScoreTable,
     _rng: np.random.Generator,
     *,
-    budget: float = 0.25,
-    batch_size: int | None = None,
-    exploration: float = 1.0,
+    budget: Part = 0.25,
+    batch_size: Count | None = None,
+    exploration: NotNegative = 1.0,
 ) -> Cells:
     """A share of the cells, each where most can be hoped; then the surest arm is finished.
 
@@ -242,53 +253,53 @@ def arm_elimination(
     table: ScoreTable,
     _rng: np.random.Generator,
     *,
-    n_initial: int | None = None,
-    growth_factor: float = 2.0,
+    n_initial: Count | None = None,
+    growth_factor: Growth = 2.0,
 ) -> Cells:
     """All arms, in rounds that grow; an arm that is surely worse than the leader is out.
 
     The leader has the highest mean so far. Its rivals are compared with it datapoint by datapoint,
-    each at delta divided by their number. The last arm that is left is evaluated on the whole
-    dataset; should it be unfit, those that it beat are in again.
+    each at delta divided by their number, by bets that may be looked at after any round and that
+    know the size of the dataset; should it be unfit, those that it beat are in again.
     The first round has `n_initial` datapoints, or a tenth of the dataset and at least `FIRST`, each
     further one `growth_factor` times as many.
     """
-    yield from _race(table, lambda: _rivals(table, 0.0, "ruled out"), n_initial, growth_factor)
+    return _race(table, lambda: _rivals(table, 0.0, "ruled out"), n_initial, growth_factor)
 
 
 def epsilon_lucb(
     table: ScoreTable,
     _rng: np.random.Generator,
     *,
-    epsilon: float = 0.01,
-    n_initial: int | None = None,
-    growth_factor: float = 2.0,
+    epsilon: Share = 0.01,
+    n_initial: Count | None = None,
+    growth_factor: Growth = 2.0,
 ) -> Cells:
     """As arm elimination, but an arm is out once it is surely at most epsilon above the leader."""
     out = f"not {epsilon:g} better"
-    yield from _race(table, lambda: _rivals(table, epsilon, out), n_initial, growth_factor)
+    return _race(table, lambda: _rivals(table, epsilon, out), n_initial, growth_factor)
 
 
 def threshold(
     table: ScoreTable,
     _rng: np.random.Generator,
     *,
-    threshold: float = 0.75,
-    n_initial: int | None = None,
-    growth_factor: float = 2.0,
+    threshold: Part = 0.75,
+    n_initial: Count | None = None,
+    growth_factor: Growth = 2.0,
 ) -> Cells:
     """As arm elimination, but an arm is out once it surely reaches the threshold, or surely fails.
 
     Each is tested at delta divided by their number. The surest that reaches it is evaluated on the
     whole dataset, or where none does, the surest of all: so one that reaches it wins, if any does.
     """
-    yield from _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
+    return _race(table, lambda: _undecided(table, threshold), n_initial, growth_factor)
 
 
 def _race(
     table: ScoreTable,
     still_in: Callable[[], list[int]],
-    n_initial: int | None,
+    n_initial: Count | None,
     growth_factor: float,
 ) -> Cells:
     """The arms that are still in, on the next datapoints, round by round; the last one on all."""
@@ -323,7 +334,6 @@ def _undecided(table: ScoreTable, threshold: float) -> list[int]:
     Where it is known of all, the one that reaches it most surely, or else the surest of all.
     """
     needed = -math.log(table.delta / len(table.arms))
-    known: dict[str, list[int]] = {"reaches": [], "does not reach": [], "undecided": []}
     for arm in table.ranked(table.arms):
         seen = table.seen(arm)
         if len(seen) == table.size:
@@ -332,10 +342,13 @@ def _undecided(table: ScoreTable, threshold: float) -> list[int]:
         else:
             is_above = bool(log_evidence(seen, threshold, table.size) >= needed)
             is_below = bool(log_evidence(1 - seen, 1 - threshold, table.size) >= needed)
-        known["reaches" if is_above else "does not reach" if is_below else "undecided"].append(arm)
-    table.verdicts = {arm: word for word, arms in known.items() for arm in arms}
-    table.ruled_out = set(known["does not reach"])
-    return known["undecided"] or table.surest(known["reaches"] or table.arms)
+        word = "reaches" if is_above else "does not reach" if is_below else "undecided"
+        table.verdicts[arm] = word
+    arms_of: dict[str, list[int]] = defaultdict(list)
+    for arm in table.ranked(table.arms):
+        arms_of[table.verdicts[arm]].append(arm)
+    table.ruled_out = set(arms_of["does not reach"])
+    return arms_of["undecided"] or table.surest(arms_of["reaches"] or table.arms)
 
 
 Strategy: TypeAlias = Callable[..., Cells]

@@ -151,9 +151,9 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
     for row, cells in table.rows([answers, *columns]):
         place = f"{path}, row {row}"
         question, given, kind = (_text(cells, column, place) for column in columns)
-        found = answers_in(cells.get(answers))
         if not question:
             raise ValueError(f"{place} has no question; expected a text under 'question'")
+        found = answers_in(cells.get(answers))
         if not found and (measure or str(cells.get(answers) or "").strip()):
             expected = "a text or a number, or a list of these; or a --scorer that needs no answers"
             raise ValueError(
@@ -169,9 +169,12 @@ def read_task(path: Path, scorer: str | None = None, *, answer_column: str | Non
         if name in rows:
             raise ValueError(f"{place} has the id {name!r} of row {rows[name]}; give it its own")
         rows[question] = rows[name] = row
-        answer = found[0] if found else None
         problems[question] = Problem(
-            id=name, question=question, answer=answer, kind=kind, others=found[1:]
+            id=name,
+            question=question,
+            answer=found[0] if found else None,
+            kind=kind,
+            others=found[1:],
         )
     if repeated:
         total = repeated + len(problems)
@@ -228,10 +231,10 @@ def _text(cells: Mapping[str, object], column: str, place: str) -> str:
     value = cells.get(column)
     if value is None:
         return ""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_right_kind = isinstance(value, str) or (is_number and column != "question")
-    if not is_right_kind or not is_text(str(value)):
-        expected = "a text" if column == "question" else "a text or a number"
+    is_question = column.casefold() == "question"
+    kinds = str if is_question else str | int | float
+    if not isinstance(value, kinds) or isinstance(value, bool) or not is_text(str(value)):
+        expected = "a text" if is_question else "a text or a number"
         raise ValueError(f"{place} has {value!r:.60} under {column!r}; expected {expected}")
     return str(value).strip()
 

@@ -15,27 +15,22 @@ import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from weakref import WeakSet
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from simulator.chance import digest_of, share_of
-from simulator.engine import Engine
 from simulator.prompts import without_boundaries
 
 T = TypeVar("T")
 
-CONTENT = {
-    "/api/generate": "response",
-    "/api/chat": "message",
-    "/api/embed": "embeddings",
-    "/v1/chat/completions": "choices",
-    "/v1/embeddings": "data",
-}
-"""By endpoint the field of its replies that holds their content."""
 _PAGE = b"<html><head><title>Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
+_ENORMOUS_BYTES = 2**26
+_CONTENT = {"response", "message", "embeddings", "choices", "data"}
+"""The fields that hold what was asked for, one in each endpoint's replies."""
+_STREAM = re.compile(r'"stream": ?(true|false),? ?')
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
 
@@ -56,50 +51,32 @@ class Fault(_Strict):
     model: str | None = None
     """The only model whose calls it strikes; None strikes all."""
     at: Literal["start", "body", "end", "after"] = "start"
-    """`drop`, `hang`: before the first byte, halfway, before the last byte, or (`drop` alone) when
-    all of a reply is sent, so that the client's next call meets it."""
+    """`drop`, `hang`: before the first byte, halfway, before the last byte; or (`drop` alone) when
+    all of a reply is sent, so that the client's next call meets a closed connection."""
     status: Annotated[int, Field(ge=400, le=599)] = 500
     """500 is a runner crash and 503 a full queue in Ollama's words, any other a gateway's page."""
     seconds: Seconds = 1.0
     """`late`: by the wall clock, whatever the time scale: a client's patience is not scaled."""
-    what: Literal["html", "cut", "wrong_type", "empty", "enormous", "not_done"] = "html"
-    """`garbage`: a page; half of the JSON; a `field` of another type; no words; `bytes` of words;
-    a reply of Ollama's that is not done, as after its repeat guard."""
-    field: str | None = None
-    """None is the field with the content."""
-    bytes: Annotated[int, Field(ge=1, le=2**28)] = 2**26
-
-    @property
-    def fails_call(self) -> bool:
-        """Whether the call fails: a late reply, or one after which all ends, is a good one."""
-        return self.kind != "late" and self.at != "after"
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.at == "after" and self.kind != "drop":
-            raise ValueError(f"expected at 'after' of kind 'drop' alone, got it of {self.kind!r}")
-        return self
+    what: Literal["html", "cut", "wrong_type", "enormous", "not_done"] = "html"
+    """`garbage`: a page; half of the JSON; content of another type; 64 MiB; a reply of Ollama's
+    that is not done, as after its repeat guard."""
 
 
 class Outage(_Strict):
     """A failure of the whole server, but for the routes under `/simulator/`."""
 
     mode: Literal["hang", "drop"]
-    """`hang`: nothing is answered, and all goes on when it ends. `drop`: connections are reset."""
+    """`hang`: nothing is answered until it ends. `drop`: connections are reset."""
     at: Literal["calls", "all"] = "calls"
     """`calls`: lists and the like are answered as ever, so that the server looks healthy."""
     for_s: Seconds | None = None
     """Seconds by the wall clock; None is until another is set."""
 
 
-def parse(kind: type[T], payload: object) -> T:
-    """A `list[Fault]` or an `Outage` from its JSON.
-
-    Raises:
-        ValueError: it is none; one line.
-    """
+def parse(kind: type[T], text: bytes) -> T:
+    """A `list[Fault]` or an `Outage` from its JSON; raises ValueError, one line, if it is none."""
     try:
-        return TypeAdapter(kind).validate_python(payload)
+        return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "all of it"
@@ -107,26 +84,17 @@ def parse(kind: type[T], payload: object) -> T:
 
 
 def read_faults(path: str) -> list[Fault]:
-    """The faults of a JSON file that holds a list of them.
-
-    Raises:
-        ValueError: it cannot be read, or holds something else.
-    """
+    """The faults of a JSON file; raises ValueError where it holds no list of them."""
     try:
-        return parse(list[Fault], json.loads(Path(path).read_text("utf-8")))
+        return parse(list[Fault], Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"the file of faults {path!r}: {error}") from error
 
 
-_STREAM = re.compile(r'"stream": ?(true|false),? ?')
-
-
 class FaultPlan:
-    """Decides which calls fail. While faults are played every distinct request is remembered.
+    """Decides which calls fail; of several faults that strike a call the first counts.
 
-    Args:
-        seed: the server's.
-        faults: what is played; of several that strike a call the first counts.
+    While faults are played every distinct request is remembered.
     """
 
     def __init__(self, seed: int, faults: Sequence[Fault]) -> None:
@@ -134,13 +102,7 @@ class FaultPlan:
         self._seen: Counter[bytes] = Counter()
 
     def strike(self, endpoint: str, body: bytes, model: str) -> Fault | None:
-        """The fault that a call meets, if any.
-
-        Args:
-            endpoint: one of `CONTENT`.
-            body: the request's body as it came.
-            model: the model's full name.
-        """
+        """The fault that a call of a model meets, if any; its `body` is as it came."""
         if not self._faults:
             return None
         asked = _STREAM.sub("", body.decode("latin-1"))  # what is asked, not how it comes
@@ -156,46 +118,29 @@ class FaultPlan:
         return None
 
 
-def garbage(fault: Fault, endpoint: str, reply: Mapping[str, Any]) -> bytes:
-    """The body of a reply that a fault of kind `garbage` struck."""
-    content, changed = CONTENT[endpoint], dict(reply)
-    if fault.what == "html":
+def garbage(what: str, reply: Mapping[str, Any]) -> bytes:
+    """The body of a reply that a fault of kind `garbage` struck, see `Fault.what`."""
+    if what == "html":
         return _PAGE
-    if fault.what == "not_done":
-        changed = {name: value for name, value in reply.items() if name != "done_reason"}
+    changed = dict(reply)
+    if what == "not_done":
+        changed.pop("done_reason", None)
         changed["done"] = False
-    elif fault.what == "wrong_type":
-        field = fault.field or content
-        changed[field] = ["not", "this"] if isinstance(reply.get(field), str) else "not this"
-    elif fault.what in {"empty", "enormous"}:
-        changed[content] = _words(reply[content], 0 if fault.what == "empty" else fault.bytes)
+    elif what == "wrong_type":
+        for name in _CONTENT & changed.keys():
+            changed[name] = ["not", "this"] if isinstance(changed[name], str) else "not this"
     body = json.dumps(changed).encode()
-    if fault.what == "enormous":
-        return body.rjust(fault.bytes)
-    return body[: len(body) // 2] if fault.what == "cut" else body
-
-
-def _words(content: Any, size: int) -> Any:  # noqa: ANN401 - a field of JSON
-    """A reply's content with `size` bytes of words; embeddings go for 0, and else stay."""
-    if isinstance(content, str):
-        return "word " * (size // 5)
-    if isinstance(content, dict):
-        return content | {"content": _words(content["content"], size)}
-    if content and "message" in content[0]:
-        return [content[0] | {"message": _words(content[0]["message"], size)}]
-    return content if size else []
+    if what == "enormous":
+        return body.rjust(_ENORMOUS_BYTES)
+    return body[: len(body) // 2] if what == "cut" else body
 
 
 class Outages:
-    """The outage that is played.
+    """The outage that is played, if any; while the server hangs, `answers` is not set."""
 
-    Args:
-        engine: stands still while the server hangs.
-    """
-
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, answers: asyncio.Event) -> None:
         self._now: Outage | None = None
-        self._engine = engine
+        self._answers = answers
         self._timer: asyncio.TimerHandle | None = None
         self._connections: WeakSet[asyncio.Transport] = WeakSet()
         """Those that brought calls."""
@@ -204,30 +149,31 @@ class Outages:
         """Play an outage from now on, in place of another; None ends it."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._now = outage
+        self._now, self._timer = outage, None
         if outage is not None and outage.for_s is not None:
             self._timer = asyncio.get_running_loop().call_later(outage.for_s, self.set, None)
         if outage is not None and outage.mode == "hang":
-            self._engine.stop()
+            self._answers.clear()
             return
-        self._engine.go_on()
+        self._answers.set()
         for connection in list(self._connections) if outage is not None else ():
             reset(connection)
 
-    async def passed(self, request: web.Request, *, is_call: bool) -> None:
-        """Wait until a request may go on.
+    async def wait(self, request: web.Request, *, is_call: bool) -> bool:
+        """Wait until a request may go on; whether it had to wait.
 
         Raises:
             ConnectionResetError: its connection was reset.
         """
         if is_call and request.transport is not None:
             self._connections.add(request.transport)
+        waited = False
         while self._now is not None and (is_call or self._now.at == "all"):
             if self._now.mode == "drop":
                 reset(request.transport)
                 raise ConnectionResetError("the server drops connections")
-            await self._engine.running.wait()
+            waited = await self._answers.wait()
+        return waited
 
 
 def reset(connection: asyncio.Transport | None) -> None:

@@ -7,9 +7,8 @@ client tells errors apart by them.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -17,13 +16,12 @@ from typing import Any
 from aiohttp import web
 
 from simulator.engine import Turn
-from simulator.replies import THINKING, Piece, Question, Reply, count_tokens
-from simulator.serving import STATE, ApiError, Body, State, Work, answer, as_json
+from simulator.replies import THINKING, ApiError, Question, Reply, count_tokens
+from simulator.serving import STATE, Body, State, Work, answer, as_json
 from simulator.settings import FORMAT
 
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
-_STAYS = timedelta(minutes=5)
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
 _SIZE_BYTES = 4_000_000_000
 
@@ -43,11 +41,7 @@ def routes() -> list[web.RouteDef]:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a request, without its nulls.
-
-    Raises:
-        ApiError: 400, there is no body, or it is not a JSON object.
-    """
+    """The JSON object of a request, without its nulls; raises ApiError where it is none."""
     if not raw.strip():
         raise ApiError(400, "missing request body")
     try:
@@ -63,11 +57,7 @@ def full_name(name: str) -> str:
 
 
 def find_model(state: State, name: str) -> str:
-    """The full name of a model that is here; capitals do not count.
-
-    Raises:
-        ApiError: 404, it is not here.
-    """
+    """The full name of a model; raises ApiError where it is not here. Capitals do not count."""
     found = full_name(name.strip()).lower()
     if found not in state.models:
         raise ApiError(404, f"model '{name}' not found")
@@ -77,22 +67,28 @@ def find_model(state: State, name: str) -> str:
 def _read_words(endpoint: str, state: State, raw: bytes) -> Work:
     """The work of `/api/generate` or `/api/chat`."""
     body = parse(raw)
-    model = find_model(state, body.get("model", ""))
-    reply = state.composer.reply(read_question(state, model, body, endpoint))
-    chunk = partial(_chunk, body["model"], endpoint)
+    question = read_question(state, body, endpoint)
+    reply = state.composer.reply(question)
 
     def whole(turn: Turn) -> Body:
-        return chunk(Piece(reply.tokens, reply.thinking, reply.text)) | _done(reply, turn)
+        return chunk(reply.thinking, reply.text) | _done(reply, turn)
 
     def chunks(turn: Turn) -> Iterator[tuple[int, bytes]]:
-        for piece in reply.pieces():
-            yield piece.tokens, as_json(chunk(piece)) + b"\n"
-        last = chunk(Piece(reply.tokens, "", "")) | _done(reply, turn)
-        yield reply.tokens, as_json(last) + b"\n"
+        for written, thinking, text in reply.pieces():
+            yield written, as_json(chunk(thinking, text)) + b"\n"
+        yield reply.tokens, as_json(chunk("", "") | _done(reply, turn)) + b"\n"
+
+    def chunk(thinking: str, text: str) -> dict[str, Any]:
+        thoughts = {"thinking": thinking} if thinking else {}
+        words: dict[str, Any] = {"response": text, **thoughts}
+        if endpoint == "chat":
+            words = {"message": {"role": "assistant", "content": text, **thoughts}}
+        created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        return {"model": body["model"], "created_at": created_at, **words, "done": False}
 
     return Work(
-        model=model,
-        num_ctx=_context_tokens(state, body),
+        model=question.model,
+        num_ctx=question.num_ctx,
         prompt_tokens=reply.prompt_tokens,
         tokens=reply.tokens,
         whole=whole,
@@ -101,13 +97,11 @@ def _read_words(endpoint: str, state: State, raw: bytes) -> Work:
     )
 
 
-def read_question(state: State, model: str, body: Body, endpoint: str) -> Question:
-    """The question of a request with words.
-
-    Raises:
-        ApiError: 400, the model cannot do what is asked.
-    """
-    able, name, think = state.models[model], body["model"], body.get("think")
+def read_question(state: State, body: Body, endpoint: str) -> Question:
+    """The question of a request; raises ApiError where the model cannot do what is asked."""
+    name, think = body.get("model", ""), body.get("think")
+    model = find_model(state, name)
+    able = state.models[model]
     if isinstance(think, str) and think not in THINKING:
         levels = ", ".join(f'"{level}"' for level in THINKING)
         raise ApiError(400, f'invalid think value: "{think}" (must be {levels}, true, or false)')
@@ -151,11 +145,7 @@ def _context_tokens(state: State, body: Body) -> int:
 
 
 def read_embed(state: State, raw: bytes) -> Work:
-    """The work of a request for embeddings, which both wires ask for in the same fields.
-
-    Raises:
-        ApiError: the model is not here, or a text is too long.
-    """
+    """The work of a request for embeddings, which both wires ask for in the same fields."""
     body = parse(raw)
     model, texts = find_model(state, body.get("model", "")), body.get("input") or []
     texts = [texts] if isinstance(texts, str) else texts
@@ -172,17 +162,8 @@ def read_embed(state: State, raw: bytes) -> Work:
     return Work(model=model, num_ctx=most, prompt_tokens=tokens, whole=whole)
 
 
-def _chunk(named: str, endpoint: str, piece: Piece) -> dict[str, Any]:
-    """A piece of a reply with the fields that every chunk has."""
-    thinking = {"thinking": piece.thinking} if piece.thinking else {}
-    words: dict[str, Any] = {"response": piece.text, **thinking}
-    if endpoint == "chat":
-        words = {"message": {"role": "assistant", "content": piece.text, **thinking}}
-    created_at = datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z")
-    return {"model": named, "created_at": created_at, **words, "done": False}
-
-
 def _done(reply: Reply, turn: Turn) -> dict[str, Any]:
+    """The fields of a whole reply, or of the last chunk of a stream."""
     counts = {
         "prompt_eval_count": reply.prompt_tokens,
         "prompt_eval_duration": _nanoseconds(turn.reading_s),
@@ -216,6 +197,7 @@ def _entry(state: State, model: str, **more: object) -> Body:
     return {
         "name": model,
         "model": model,
+        "modified_at": _MODIFIED_AT,
         "size": _SIZE_BYTES,
         "digest": digest(state, model),
         "capabilities": ["embedding"] if able.role == "embedding" else ["completion", *thinking],
@@ -234,23 +216,21 @@ async def _version(_request: web.Request) -> web.Response:
 
 async def _tags(request: web.Request) -> web.Response:
     state = request.app[STATE]
-    rows = [_entry(state, model, modified_at=_MODIFIED_AT) for model in state.models]
-    return web.json_response({"models": rows})
+    return web.json_response({"models": [_entry(state, model) for model in state.models]})
 
 
 async def _ps(request: web.Request) -> web.Response:
     state = request.app[STATE]
-    until = (datetime.now(UTC) + _STAYS).isoformat().replace("+00:00", "Z")
     rows = [
-        _entry(state, name, expires_at=until, size_vram=_SIZE_BYTES, context_length=runner.num_ctx)
+        _entry(state, name, context_length=runner.num_ctx)
         for name, runner in state.engine.runners.items()
+        if runner.loaded_s <= state.engine.now_s()
     ]
     return web.json_response({"models": rows})
 
 
 async def _show(request: web.Request) -> web.Response:
     state, body = request.app[STATE], parse(await request.read())
-    entry = _entry(state, find_model(state, str(body.get("model", ""))), modified_at=_MODIFIED_AT)
-    context = {"simulator.context_length": state.settings.num_ctx}
-    info = {"general.architecture": "simulator", **context}
-    return web.json_response({**entry, "template": "{{ .Prompt }}", "model_info": info})
+    entry = _entry(state, find_model(state, str(body.get("model", ""))))
+    info = {"simulator.context_length": state.settings.num_ctx}
+    return web.json_response({**entry, "model_info": info})

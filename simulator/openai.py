@@ -18,11 +18,11 @@ from aiohttp import web
 
 from simulator import ollama
 from simulator.engine import Turn
-from simulator.serving import STATE, ApiError, Body, State, Work, answer, as_json
+from simulator.replies import ApiError
+from simulator.serving import STATE, Body, State, Work, answer, as_json
 
 PATHS = ("/v1/", "/props")
 """Where requests are this API's, or llama.cpp's own."""
-_SAMPLING = ("temperature", "seed")
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 503: "unavailable_error"}
 
 
@@ -36,10 +36,11 @@ def routes() -> list[web.RouteDef]:
     ]
 
 
-def error_body(status: int, text: str) -> Body:
+def error_body(error: ApiError) -> dict[str, Any]:
     """An error as llama.cpp's server writes it."""
-    kind = _KINDS.get(status, "server_error")
-    return {"error": {"code": status, "message": text, "type": kind}}
+    kind = _KINDS.get(error.status, "server_error")
+    parts = {"code": error.status, "message": str(error), "type": kind}
+    return {"error": {**parts, **error.more}}
 
 
 def _read_completion(state: State, raw: bytes) -> Work:
@@ -48,7 +49,7 @@ def _read_completion(state: State, raw: bytes) -> Work:
     if not body.get("messages"):
         raise ApiError(400, "'messages' is required")
     stop = body.get("stop", [])
-    options: dict[str, Any] = {each: body[each] for each in _SAMPLING if each in body}
+    options: dict[str, Any] = {k: body[k] for k in ("temperature", "seed") if k in body}
     options["stop"] = [stop] if isinstance(stop, str) else stop
     options["num_predict"] = body.get("max_completion_tokens", body.get("max_tokens", -1))
     asked = {
@@ -58,8 +59,8 @@ def _read_completion(state: State, raw: bytes) -> Work:
         "format": _format(body.get("response_format")),
         "think": _think(body),
     }
-    model = ollama.find_model(state, asked["model"])
-    reply = state.composer.reply(ollama.read_question(state, model, asked, "chat"))
+    question = ollama.read_question(state, asked, "chat")
+    reply = state.composer.reply(question)
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
     head["model"] = asked["model"]
     usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.tokens}
@@ -75,26 +76,23 @@ def _read_completion(state: State, raw: bytes) -> Work:
         counted = {"usage": usage, "timings": timings(turn)}
         return {**head, "object": "chat.completion", "choices": choices, **counted}
 
-    def event(choices: list[Body], **more: Any) -> bytes:  # noqa: ANN401 - JSON
+    def event(delta: Body, reason: str | None = None, **more: Any) -> bytes:  # noqa: ANN401 - JSON
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
         part = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
         return b"data: " + as_json(part) + b"\n\n"
 
-    def choice(delta: Body, reason: str | None = None) -> list[Body]:
-        return [{"index": 0, "delta": delta, "finish_reason": reason}]
-
     def chunks(turn: Turn) -> Iterator[tuple[int, bytes]]:
-        yield 0, event(choice({"role": "assistant", "content": ""}))
-        for piece in reply.pieces():
-            said = _thoughts(piece.thinking) or {"content": piece.text}
-            yield piece.tokens, event(choice(said))
-        yield reply.tokens, event(choice({}, reply.reason), timings=timings(turn))
+        yield 0, event({"role": "assistant", "content": ""})
+        for written, thinking, text in reply.pieces():
+            yield written, event(_thoughts(thinking) or {"content": text})
+        yield reply.tokens, event({}, reply.reason, timings=timings(turn))
         if body.get("stream_options", {}).get("include_usage"):
-            yield reply.tokens, event([], usage=usage)
+            yield reply.tokens, event({}, choices=[], usage=usage)
         yield reply.tokens, b"data: [DONE]\n\n"
 
     return Work(
-        model=model,
-        num_ctx=state.settings.num_ctx,
+        model=question.model,
+        num_ctx=question.num_ctx,
         prompt_tokens=reply.prompt_tokens,
         tokens=reply.tokens,
         whole=whole,
@@ -124,11 +122,7 @@ def _thoughts(text: str) -> dict[str, str]:
 
 
 def _joined(message: Body) -> Body:
-    """A message with its content as one text.
-
-    Raises:
-        ApiError: 400, a part is no text.
-    """
+    """A message with its content as one text; raises ApiError where a part is no text."""
     parts = message.get("content")
     if not isinstance(parts, list):
         return message

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
 
 _TAG = re.compile(r"(</?[a-z]+)-[0-9a-f]{8}>")
 _NOTE = re.compile(r"<!-- [^<>\n]{1,60}\b[0-9a-f]{8}\b[^<>\n]{1,60} -->(?:\n|\\n)")
@@ -30,20 +29,20 @@ class Task:
 
 def shown(name: str, prompt: str) -> str | None:
     """The last text between tags of a name; None without any."""
-    found = list(_fence(name).finditer(prompt))
-    return found[-1]["text"].strip() if found else None
+    found = _last(name, prompt)
+    return found and found["text"].strip()
 
 
 def task_of(prompt: str, system: str = "") -> Task:
     """The instruction and the query; without tags the last paragraph is the query."""
     prompt = f"{system}\n\n{prompt}" if system else prompt
-    tagged = list(_fence("query").finditer(prompt))
-    if not tagged:
+    tagged = _last("query", prompt)
+    if tagged is None:
         parts = [part.strip() for part in _PARAGRAPH.split(prompt) if part.strip()]
         return Task(instruction=prompt, query=parts[-1] if parts else "", is_tagged=False)
     return Task(
-        instruction=prompt[: tagged[-1].start()],
-        query=tagged[-1]["text"].strip(),
+        instruction=prompt[: tagged.start()],
+        query=tagged["text"].strip(),
         other=shown("other", prompt),
         failures=shown("failures", prompt) or "",
     )
@@ -60,7 +59,8 @@ def without_boundaries(text: str) -> str:
     return _TAG.sub(r"\1>", _NOTE.sub("", text))
 
 
-@cache
-def _fence(name: str) -> re.Pattern[str]:
+def _last(name: str, prompt: str) -> re.Match[str] | None:
+    """Where the last text between tags of a name stands."""
     closed = rf"</{name}(?(boundary)(?P=boundary))>"
-    return re.compile(rf"<{name}(?P<boundary>-[0-9a-f]{{8}})?>(?P<text>.*?){closed}", re.DOTALL)
+    fence = rf"(?s)<{name}(?P<boundary>-[0-9a-f]{{8}})?>(?P<text>.*?){closed}"
+    return next(reversed(list(re.finditer(fence, prompt))), None)

@@ -7,11 +7,10 @@ that many pieces: the chunks of a stream. A prompt has a token for every four ch
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from simulator import judge, mutator, solver
 from simulator.chance import digest_of, share_of
@@ -27,21 +26,12 @@ THINKING = {"high": 2.0, "medium": 1.0, "low": 0.5, "max": 4.0}
 """How long a model thinks, in lengths of a reply (an assumption), as Ollama's errors order them."""
 
 
-class SchemaError(ValueError):
-    """A `format` is no JSON schema that can be followed."""
+class ApiError(Exception):
+    """A request that the server rejects; `more` are fields of an error of llama.cpp's own."""
 
-
-class PromptTooLongError(Exception):
-    """A prompt does not fit into the context; `body` is llama.cpp's error."""
-
-    def __init__(self, tokens: int, context: int) -> None:
-        text = f"request ({tokens} tokens) exceeds the available context size ({context} tokens)"
+    def __init__(self, status: int, text: str, **more: object) -> None:
         super().__init__(text)
-        kind = {"code": 400, "type": "exceed_context_size_error"}
-        message = f"{text}, try increasing it"
-        self.body = {
-            "error": {**kind, "message": message, "n_prompt_tokens": tokens, "n_ctx": context}
-        }
+        self.status, self.more = status, more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +67,6 @@ class Question:
         return digest_of(*more, self.model, *content, *drawn)
 
 
-class Piece(NamedTuple):
-    """What one chunk of a stream brings, or a whole reply."""
-
-    tokens: int
-    """Tokens that are written when it is complete, from the reply's first on."""
-    thinking: str
-    text: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """A reply, known in full before its time begins."""
@@ -95,91 +76,88 @@ class Reply:
     text_tokens: int
     thinking: str = ""
     thought_tokens: int = 0
-    reason: Literal["stop", "length"] = "stop"
+    reason: str = "stop"
+    """`length` where it was cut at its limit."""
 
     @property
     def tokens(self) -> int:
         """Those that were written, thoughts included; they decide the reply's time."""
         return self.thought_tokens + self.text_tokens
 
-    def pieces(self) -> Iterator[Piece]:
-        """The chunks of its stream, thoughts first: one for each token with something to show."""
+    def pieces(self) -> Iterator[tuple[int, str, str]]:
+        """The chunks of its stream: the tokens written by then, and its thoughts or its text."""
         for place, thought in enumerate(_divided(self.thinking, self.thought_tokens), 1):
             if thought:
-                yield Piece(place, thought, "")
+                yield place, thought, ""
         for place, text in enumerate(_divided(self.text, self.text_tokens), 1):
             if text:
-                yield Piece(self.thought_tokens + place, "", text)
+                yield self.thought_tokens + place, "", text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composer:
-    """Writes the replies of a server.
-
-    Args:
-        world: what its models know.
-        models: by full name.
-        seed: the server's.
-        reply_length: from a share in [0, 1) to a count of tokens.
-    """
+    """Writes the replies of a server."""
 
     world: World
     models: Mapping[str, Model]
+    """By full name."""
     seed: int
     reply_length: Callable[[float], int]
+    """From a share in [0, 1) to a count of tokens."""
 
     def reply(self, question: Question) -> Reply:
         """The reply to a question.
 
         Raises:
-            PromptTooLongError: the prompt does not fit into the context.
-            SchemaError: the format cannot be followed.
+            ApiError: the prompt does not fit into the context, or the format cannot be followed.
         """
         read = [question.system, question.prompt, *(text for _, text in question.history)]
-        prompt, prompt_tokens = question.prompt, max(1, sum(map(count_tokens, read)))
+        prompt_tokens = max(1, sum(map(count_tokens, read)))
         if prompt_tokens > question.num_ctx:
-            raise PromptTooLongError(prompt_tokens, question.num_ctx)
-        level = self._thinking_level(question)
-        digest = question.digest(self.seed, level)
-        role = self._role(question, prompt)
-        text = self._words(role, question, prompt, digest)
+            raise ApiError(
+                400,
+                f"request ({prompt_tokens} tokens) exceeds the available context size "
+                f"({question.num_ctx} tokens), try increasing it",
+                type="exceed_context_size_error",
+                n_prompt_tokens=prompt_tokens,
+                n_ctx=question.num_ctx,
+            )
+        level = question.think if isinstance(question.think, str) else "medium"
+        thinks = self.models[question.model].thinks and question.think is not False
+        digest = question.digest(self.seed, level if thinks else None)
+        role = self._role(question)
+        text = self._words(role, question, digest)
         tokens = self.reply_length(share_of(digest, "length"))
         if role == "mutator" and question.history and count_tokens(text) <= question.num_predict:
             tokens = min(tokens, question.num_predict)  # the words fit: no draw cuts them
         reply = Reply(prompt_tokens=prompt_tokens, text=text, text_tokens=tokens)
-        if level is not None:
+        if thinks:
             length = self.reply_length(share_of(digest, "thinking length")) * THINKING[level]
-            thoughts = self.world.thoughts(query_of(prompt), digest)
+            thoughts = self.world.thoughts(query_of(question.prompt), digest)
             reply = replace(reply, thinking=thoughts, thought_tokens=max(1, round(length)))
         return _ended(question, reply)
 
-    def _thinking_level(self, question: Question) -> str | None:
-        """How hard the model thinks; one that can does so unless the request says not to."""
-        if question.think is False or not self.models[question.model].thinks:
-            return None
-        return question.think if isinstance(question.think, str) else "medium"
-
-    def _role(self, question: Question, prompt: str) -> str:
-        """What the model plays."""
+    def _role(self, question: Question) -> str:
+        """What the model plays; one that plays all tells it by the prompt."""
         role = self.models[question.model].role
         if role != "all":
             return role
-        if question.format is not None and judge.is_asked(prompt):
+        if question.format is not None and judge.is_asked(question.prompt):
             return "judge"
-        task = task_of(prompt, question.system)
+        task = task_of(question.prompt, question.system)
         asked = mutator.find_operator(self.world, task.instruction) or solver.edits(task)
         return "mutator" if task.is_tagged and asked else "target"
 
-    def _words(self, role: str, question: Question, prompt: str, digest: bytes) -> str:
+    def _words(self, role: str, question: Question, digest: bytes) -> str:
         """What the model says."""
-        world, rules = self.world, self.world.file.solver
+        world, rules, prompt = self.world, self.world.file.solver, question.prompt
         if role == "judge":
             judged = judge.judgement(world, question.format, prompt, digest)
             return _as_json(question.format, judged, "")
         if role == "mutator":
             task = task_of(prompt, question.system)
-            edited = solver.edit_instructions(rules, task, digest)
-            text = mutator.reword(world, task, digest) if edited is None else edited
+            text = solver.edit_instructions(rules, task, digest)
+            text = mutator.reword(world, task, digest) if text is None else text
             text = text if question.history else mutator.dressed(world, text, digest)
         elif role == "solver":
             skill = self.models[question.model].skill
@@ -205,17 +183,16 @@ def _ended(question: Question, reply: Reply) -> Reply:
     text, count = reply.text, reply.text_tokens
     if found := [at for each in question.stop if (at := text.find(each)) >= 0]:
         count, text = max(1, -(-min(found) * count // len(text))), text[: min(found)]
-    most = question.num_predict if question.num_predict > 0 else math.inf
-    if reply.thought_tokens + count <= most:
+    most = question.num_predict
+    if most < 1 or reply.thought_tokens + count <= most:
         return replace(reply, text=text, text_tokens=count)
-    thoughts = min(reply.thought_tokens, int(most))
-    words = int(most) - thoughts
+    thoughts = min(reply.thought_tokens, most)
     return replace(
         reply,
         thinking="".join(_divided(reply.thinking, reply.thought_tokens)[:thoughts]),
         thought_tokens=thoughts,
-        text="".join(_divided(text, count)[:words]),
-        text_tokens=words,
+        text="".join(_divided(text, count)[: most - thoughts]),
+        text_tokens=most - thoughts,
         reason="length",
     )
 
@@ -232,21 +209,20 @@ def _as_json(shape: object, values: Mapping[str, Any], text: str) -> str:
         allowed = schema.get("enum") or [schema.get("const")]
         if allowed != [None]:
             return wish if wish in allowed else allowed[0]
+        kind = schema.get("type", "string")
+        kind = kind[0] if isinstance(kind, list) else kind
+        if kind == "object":
+            fields = schema.get("properties", {})
+            return {key: value(each, key, depth + 1) for key, each in fields.items()}
+        if kind == "array":
+            one = depth < _DEEPEST
+            return [value(schema.get("items", {}), name, depth + 1)] if one else []
         number = wish if isinstance(wish, (int, float)) else 0
-        least, most = schema.get("minimum", number), schema.get("maximum", number)
-        simple = {"boolean": wish is True, "null": None, "integer": min(max(number, least), most)}
-        kinds = schema.get("type", "string")
-        match kinds[0] if isinstance(kinds, list) else kinds:
-            case "object":
-                fields = schema.get("properties", {})
-                return {key: value(each, key, depth + 1) for key, each in fields.items()}
-            case "array":
-                one = depth < _DEEPEST
-                return [value(schema.get("items", {}), name, depth + 1)] if one else []
-            case kind:
-                return simple.get("integer" if kind == "number" else kind, wish)
+        number = min(max(number, schema.get("minimum", number)), schema.get("maximum", number))
+        simple = {"integer": number, "number": number, "boolean": wish is True, "null": None}
+        return simple.get(kind, wish)
 
     try:
         return json.dumps(value(shape, ""))
     except (TypeError, KeyError, AttributeError, IndexError, RecursionError):
-        raise SchemaError(f"{shape!r:.100}") from None
+        raise ApiError(500, f"invalid format: {shape!r:.100}") from None

@@ -43,8 +43,6 @@ class SimulatedServer:
 class Settings(SimulatedServer):
     """All settings of a server; a bad value raises ValueError and says what was expected."""
 
-    max_queue: int = 512
-    """Requests that may wait for a model to load (OLLAMA_MAX_QUEUE); 0 takes one at a time."""
     num_ctx: int = 4096
     """Tokens of prompt and reply that a model holds at most."""
     seed: int = 0
@@ -55,14 +53,12 @@ class Settings(SimulatedServer):
     """The address to listen on."""
 
     def __post_init__(self) -> None:
-        bounds = {"slots": (1, 65_536), "num_ctx": (1, 2**31), "port": (0, 65_535)}
-        unbounded = dict.fromkeys(
-            ("time_scale", "load_s", "max_loaded_models", "max_queue"), (0, 1e9)
-        )
-        for name, (least, most) in {**bounds, **unbounded}.items():
+        bounds = {"slots": (1, 65_536), "num_ctx": (1, 2**31)}
+        others = dict.fromkeys(("time_scale", "load_s", "max_loaded_models"), (0, 10**9))
+        for name, (least, most) in {**bounds, **others}.items():
             if not least <= getattr(self, name) <= most:
                 got = getattr(self, name)
-                raise ValueError(f"{name} must be from {least:g} to {most:g}, got {got!r}")
+                raise ValueError(f"{name} must be from {least} to {most:,}, got {got!r}")
         reply_length(self.reply_tokens)
 
 
@@ -76,7 +72,6 @@ def reply_length(spec: str) -> Callable[[float], int]:
     Raises:
         ValueError: the text names no distribution.
     """
-    expected = "reply tokens must be such as '64' or 'lognormal:mean=64,sigma=1.0'"
     kind, _, rest = spec.strip().partition(":")
     if not rest and kind.isdecimal() and int(kind) >= 1:
         return lambda _share: int(kind)
@@ -84,9 +79,10 @@ def reply_length(spec: str) -> Callable[[float], int]:
         parts = dict(each.split("=") for each in rest.replace(" ", "").split(","))
         mean, sigma = float(parts.pop("mean")), float(parts.pop("sigma"))
     except (ValueError, KeyError):
-        raise ValueError(f"{expected}, got {spec!r}") from None
+        kind, parts, mean, sigma = "", {}, 0.0, 0.0
     if kind != "lognormal" or parts or not (1 <= mean < math.inf and 0 <= sigma < math.inf):
-        raise ValueError(f"{expected} (mean from 1, sigma from 0), got {spec!r}")
+        expected = "'64' or 'lognormal:mean=64,sigma=1.0' (mean from 1)"
+        raise ValueError(f"reply tokens must be such as {expected}, got {spec!r}")
 
     def draw(share: float) -> int:
         deviation = NormalDist().inv_cdf(min(max(share, 1e-12), 1 - 1e-12))

@@ -8,10 +8,11 @@ rewords instructions one sentence at a time, of the world's advice.
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from operator import add, mul, sub, truediv
 from typing import NamedTuple
 
 from simulator.chance import digest_of, pick, share_of
@@ -20,15 +21,7 @@ from simulator.settings import PROBLEMS
 from simulator.world_file import Solver
 
 _SUM = re.compile(r"(?<![\w./-])(-?\d+(?:\.\d+)?)\s*([-+*/×÷−])\s*(\d+(?:\.\d+)?)(?!\w|[-/.]\d)")
-_OPERATIONS = {
-    "+": operator.add,
-    "-": operator.sub,
-    "−": operator.sub,
-    "*": operator.mul,
-    "×": operator.mul,
-    "/": operator.truediv,
-    "÷": operator.truediv,
-}
+_OPERATIONS = dict(zip("+-−*×/÷", (add, sub, sub, mul, mul, truediv, truediv), strict=True))
 _EXAMPLE = re.compile(
     r"(?:^|(?<=\s))(?:question|problem|q):\s*(?P<question>.+?)\s+(?:answer|a):[^\n]*",
     re.IGNORECASE | re.DOTALL,
@@ -38,12 +31,7 @@ _NEGATED = re.compile(
 )
 _MARKED = re.compile(r"\banswer(?:\s+is\b)?[*\s]*:?[*\s]*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-_EDITS = (
-    "improve the instructions",
-    "specialize the instructions",
-    "shorten the instructions",
-    "combine the two instructions",
-)
+_EDITS = ("improve the", "specialize the", "shorten the", "combine the two")
 """What a mutator may be asked to do to instructions."""
 _REPLACING = 0.25
 """The share of improvements that put a sentence in another's place."""
@@ -108,10 +96,9 @@ def _wrong(known: Problem, digest: bytes) -> str:
     """Another number, or the answer to another problem of the kind."""
     if re.fullmatch(r"-?\d+", known.answer):
         return str(int(known.answer) + pick((-10, -2, -1, 1, 2, 10), digest, "wrong answer"))
-    others = {each.answer for each in _bundled().values() if each.kind == known.kind} - {
-        known.answer
-    }
-    return pick(sorted(others) or [f"not {known.answer}"], digest, "wrong answer")
+    others = {each.answer for each in _bundled().values() if each.kind == known.kind}
+    options = sorted(others - {known.answer}) or [f"not {known.answer}"]
+    return pick(options, digest, "wrong answer")
 
 
 @cache
@@ -133,7 +120,7 @@ def _stands_in(pattern: re.Pattern[str], text: str) -> bool:
 def edits(task: Task) -> str | None:
     """What a mutator's task asks to be done to instructions; None where it is about a query."""
     asked = task.instruction.strip().lower()
-    return next((cue for cue in _EDITS if asked.startswith(cue)), None)
+    return next((verb for verb in _EDITS if asked.startswith(f"{verb} instructions")), None)
 
 
 def edit_instructions(rules: Solver, task: Task, digest: bytes) -> str | None:
@@ -143,19 +130,19 @@ def edit_instructions(rules: Solver, task: Task, digest: bytes) -> str | None:
     """
     mine = _sentences(task.query)
     match edits(task):
-        case "improve the instructions":
+        case "improve the":
             special = [each for some in rules.special.values() for each in some]
             return _with_one_of([*rules.general, *special], task.query, digest)
-        case "specialize the instructions":
+        case "specialize the":
             known = [found for each in _questions(task.failures) if (found := problem(each))]
             kinds = Counter(found.kind for found in known)
             most = [kind for kind, count in kinds.items() if count == max(kinds.values())]
             fitting = rules.special.get(pick(most, digest, "kind"), ()) if most else ()
-            return _with_one_of(list(fitting or rules.general), task.query, digest)
-        case "shorten the instructions":
+            return _with_one_of(fitting or rules.general, task.query, digest)
+        case "shorten the":
             dropped = pick(mine, digest, "dropped") if len(mine) > 1 else None
             return " ".join(each for each in mine if each != dropped)
-        case "combine the two instructions":
+        case "combine the two":
             theirs = _sentences(task.other or "")
             common = {*mine} & {*theirs}
             joined = dict.fromkeys([*mine[:-1], *theirs[:-1], *mine[-1:], *theirs[-1:]])
@@ -164,7 +151,7 @@ def edit_instructions(rules: Solver, task: Task, digest: bytes) -> str | None:
     return None
 
 
-def _with_one_of(advice: list[str], text: str, digest: bytes) -> str:
+def _with_one_of(advice: Sequence[str], text: str, digest: bytes) -> str:
     """The text with another piece of advice, now and then in the place of one of its own."""
     sentences = _sentences(text)
     fresh = [each for each in advice if each not in sentences]

@@ -9,26 +9,15 @@ world can be computed (`benchmarks/optimum.py`).
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
 
 from simulator.chance import digest_of, pick
-from simulator.world_file import (
-    LABELS,
-    TERSE,
-    Features,
-    Label,
-    Mark,
-    Wording,
-    WorldFile,
-    read_world_file,
-)
+from simulator.world_file import LABELS, TERSE, Features, Label, Wording, WorldFile, read_world_file
 
 _REMEMBERED = 16_384
 _SUBJECT_WORDS = 9
@@ -44,41 +33,29 @@ _QUESTION = re.compile(
 )
 
 
-class Word(NamedTuple):
-    """A word of a topic in a text."""
-
-    start: int
-    end: int
-    topic: str
-    harsh: bool
-    """Whether it is harsh, and not in quotation marks."""
-
-
 class World:
-    """The models of one file.
-
-    Args:
-        file: its tables.
-    """
+    """The models of one file."""
 
     def __init__(self, file: WorldFile) -> None:
         self.file = file
-        said = json.dumps(file.model_dump(), default=lambda pattern: pattern.pattern)
-        self.fingerprint = sha256(said.encode()).hexdigest()
+        self.fingerprint = sha256(file.model_dump_json().encode()).hexdigest()
         """Stands for all that the file says."""
-        self.fragments: dict[Label, list[str]] = {
-            label: _fragments(getattr(file.target, label)) for label in LABELS
-        }
+        self.fragments = {label: _fragments(getattr(file.target, label)) for label in LABELS}
         """What a reply of each kind is known by."""
         self.read = lru_cache(_REMEMBERED)(self._read)
         """The features of a text."""
-        self._marks = {name: _mark_pattern(mark) for name, mark in file.marks.items()}
-        self._phrases = _phrases(file)
-        longest_first = "|".join(
-            re.escape(each) for each in sorted(self._phrases, key=len, reverse=True)
-        )
+        self._marks = {
+            name: _any_of([*mark.before, *mark.after], mark.recognise.pattern)
+            for name, mark in file.marks.items()
+        }
+        self._topics: dict[str, tuple[str, bool]] = {}
+        """Of each word or phrase the first topic that has it, and whether it is harsh."""
+        for name, topic in file.topics.items():
+            for phrases, harsh in ((topic.words, True), (topic.signs, False)):
+                for phrase in phrases:
+                    self._topics.setdefault(phrase.lower(), (name, harsh))
         self._lexicon = re.compile(
-            rf"\b({longest_first or '(?!)'})(?:s|es|d|ed|ing)?\b", re.IGNORECASE
+            rf"\b({_any_of(self._topics).pattern})(?:s|es|d|ed|ing)?\b", re.IGNORECASE
         )
 
     def has_mark(self, text: str, name: str) -> bool:
@@ -100,9 +77,10 @@ class World:
 
     def soften(self, text: str) -> str:
         """The text with its harsh words in quotation marks."""
-        for word in reversed(self._found(text)):
-            if word.harsh:
-                text = f"{text[: word.start]}“{text[word.start : word.end]}”{text[word.end :]}"
+        for found, _, harsh in reversed(list(self._words(text))):
+            if harsh:
+                begin, end = found.span()
+                text = f"{text[:begin]}“{text[begin:end]}”{text[end:]}"
         return text
 
     def decide(self, features: Features) -> Label:
@@ -144,29 +122,24 @@ class World:
         text = text.strip()
         marks = {name for name, pattern in self._marks.items() if pattern.search(text)}
         core = self.core(text) if marks else text
-        found = self._found(core)
-        topics = {word.topic for word in found}
-        forms = (
-            form for form in self.file.forms if not form.recognise or form.recognise.search(core)
-        )
+        found = list(self._words(core))
+        topics = {topic for _, topic, _ in found}
+        first_topics = [each for each in self.file.topics if each in topics]
+        forms = [each for each in self.file.forms if each.recognise and each.recognise.search(core)]
         return Features(
-            topic=next(
-                (each for each in self.file.topics if each in topics), self.file.default_topic
-            ),
-            form=next(forms).name,
-            harsh=any(word.harsh for word in found),
+            topic=[*first_topics, self.file.default_topic][0],
+            form=[*forms, self.file.forms[-1]][0].name,
+            harsh=any(harsh for _, _, harsh in found),
             marks=frozenset(marks if is_ended(text) else marks | {TERSE}),
         )
 
-    def _found(self, text: str) -> list[Word]:
-        """The topics' words in a text, in its order."""
+    def _words(self, text: str) -> Iterator[tuple[re.Match[str], str, bool]]:
+        """The topics' words in a text, each with its topic and whether it is harsh, unquoted."""
         plain = text.replace("’", "'")
-        found = []
-        for each in self._lexicon.finditer(plain):
-            topic, harsh = self._phrases[each[1].lower()]
-            quoted = plain[: each.start()].endswith("“") and plain[each.end() :].startswith("”")
-            found.append(Word(each.start(), each.end(), topic, harsh and not quoted))
-        return found
+        for found in self._lexicon.finditer(plain):
+            topic, harsh = self._topics[found[1].lower()]
+            quoted = plain[: found.start()].endswith("“") and plain[found.end() :].startswith("”")
+            yield found, topic, harsh and not quoted
 
     def _slots(self, query: str, digest: bytes) -> dict[str, str]:
         """`{subject}`: what the question is about, in its words; `{word}`: its longest word."""
@@ -177,28 +150,15 @@ class World:
 
 
 def load_world(name: str) -> World:
-    """A bundled world by its name, or a user's own by its file's path.
-
-    Raises:
-        WorldError: the file cannot be used.
-    """
+    """A bundled world by its name, or a user's own by its path; raises as `read_world_file`."""
     return World(read_world_file(name))
 
 
-def _phrases(file: WorldFile) -> dict[str, tuple[str, bool]]:
-    """The topic of each word or phrase, the first that has it, and whether it is harsh."""
-    phrases: dict[str, tuple[str, bool]] = {}
-    for name, topic in file.topics.items():
-        for listed, harsh in ((topic.words, True), (topic.signs, False)):
-            for phrase in listed:
-                phrases.setdefault(phrase.lower(), (name, harsh))
-    return phrases
-
-
-def _mark_pattern(mark: Mark) -> re.Pattern[str]:
-    """What recognises a mark: its own phrases first, the longest before the shorter."""
-    own = [re.escape(phrase) for phrase in sorted(mark.before + mark.after, key=len, reverse=True)]
-    return re.compile("|".join([*own, mark.recognise.pattern]), re.IGNORECASE)
+def _any_of(phrases: Iterable[str], *patterns: str) -> re.Pattern[str]:
+    """What finds any of these phrases, the longest before the shorter, or one of the patterns."""
+    longest_first = sorted(phrases, key=len, reverse=True)
+    found_by = [*map(re.escape, longest_first), *patterns]
+    return re.compile("|".join(found_by) or "(?!)", re.IGNORECASE)
 
 
 def _fragments(wording: Wording) -> list[str]:

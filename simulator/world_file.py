@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from simulator.settings import WORLDS
 
@@ -28,10 +21,6 @@ Label = Literal["answered", "partly_refused", "refused"]
 LABELS: tuple[Label, ...] = get_args(Label)
 TERSE = "terse"
 """The mark of a text without a full stop or a question mark at its end, as in a search box."""
-
-
-class WorldError(ValueError):
-    """A world's file cannot be used; one line says where and why."""
 
 
 def _compiled(patterns: object) -> re.Pattern[str]:
@@ -52,22 +41,6 @@ def _divided(text: object) -> object:
     return [part for each in text.split(",") if (part := " ".join(each.split()))]
 
 
-def _rule(rule: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        pattern = re.compile(f"{rule[0]}|")  # matches the empty text, so that each is tried out
-        for replacement in rule[1:]:
-            pattern.sub(replacement, "")
-    except re.error as error:
-        raise ValueError(f"expected a regular expression and replacements: {error}") from None
-    return rule
-
-
-def _shares(shares: tuple[float, ...]) -> tuple[float, ...]:
-    if sum(shares) > 1:
-        raise ValueError("expected shares that add up to at most 1")
-    return shares
-
-
 Patterns = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
 """A list of regular expressions as one; capitals do not count."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_divided)]
@@ -78,7 +51,7 @@ Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Table(BaseModel):
-    """A table of the file; an unknown key is an error."""
+    """A table of the file, whose keys `cautious.toml` explains; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -89,48 +62,42 @@ class Model(Table):
     role: Literal["target", "mutator", "judge", "all", "solver", "embedding"]
     thinks: bool = False
     skill: float = 0.0
-    """What a solver adds to the share of problems that it solves."""
 
 
 class Form(Table):
-    """A kind of question; the last form has no patterns: it takes what is left."""
+    """A kind of question; the last one takes what is left."""
 
     name: str
     recognise: Patterns | None = None
 
 
 class Mark(Table):
-    """One mark of style."""
+    """One mark of style: the phrases that a mutation adds, and what people write to that effect."""
 
     before: tuple[Text, ...] = ()
-    """Phrases that a mutation puts before a query; each ends with a colon."""
     after: tuple[Text, ...] = ()
-    """Phrases that a mutation puts behind a query; each is a sentence."""
     recognise: Patterns
-    """What people write to the same effect."""
 
 
 class Topic(Table):
-    """A topic's words, and how suspicious the target finds it, in points."""
+    """A topic's neutral and harsh words, and how suspicious the target finds it, in points."""
 
     base: float
     harsh: float = 0.0
-    """Points for a harsh word."""
     forms: dict[str, float] = Field(default_factory=dict)
     weights: dict[str, float] = Field(default_factory=dict)
-    """Points by mark of style: below 0 it helps, above 0 it hurts."""
     signs: Words = ()
-    """Neutral words that tell the topic."""
     words: Words = ()
-    """Harsh words, which tell the topic too."""
 
 
 class Wording(Table):
-    """How one kind of reply is worded: a pattern names lists, a sentence of each makes a reply."""
+    """How one kind of reply is worded: a pattern names lists, a sentence of each makes a reply.
+
+    Those of the list `decisive` tell this kind of reply from the others.
+    """
 
     patterns: Texts
     decisive: str
-    """The list whose sentences tell this kind of reply from the others."""
     sentences: dict[str, Texts | dict[str, Texts]]
     """By list; or by list and form of question."""
 
@@ -141,9 +108,7 @@ class Target(Table):
     partly_from: float
     refused_from: float
     leads: Patterns
-    """Openings of questions that do not belong to their subject."""
     thoughts: str
-    """What a model that thinks says to itself, with the slots of the replies."""
     answered: Wording
     partly_refused: Wording
     refused: Wording
@@ -171,16 +136,12 @@ class Operator(Table):
     """A way to reword, known by the first words of an instruction, in small letters."""
 
     cue: str
-    failures: Annotated[tuple[Share, Share, Share, Share], AfterValidator(_shares)] = (0, 0, 0, 0)
+    failures: tuple[Share, Share, Share, Share] = (0, 0, 0, 0)
     """The shares that come to nothing: unchanged, an apology, chatter, another question."""
     soften: Share = 0.0
-    """The share of the others that put harsh words in quotation marks."""
     add: str = ""
-    """The mark that it adds."""
     remove: Words = ()
-    """The marks that it strips first; `*`: all."""
     reword: str = ""
-    """The rules of wording that it applies, which leave the features alone."""
 
     def applied(self, features: Features, *, soften: bool) -> Features:
         """The features of the reworded text. A phrase makes a sentence: it takes `terse` away."""
@@ -204,17 +165,15 @@ class Mutator(Table):
     dress_rate: Share
     """The share of rewordings that come with words around them."""
     dresses: Texts
-    """Templates around `{text}`."""
     apology: Texts
     chatter: Texts
     stray: Texts
     operators: dict[str, Operator]
-    rewordings: dict[str, tuple[Annotated[Texts, AfterValidator(_rule)], ...]]
-    """Rules by name: each a regular expression, then what may stand in its place."""
+    rewordings: dict[str, tuple[Texts, ...]]
 
 
 class Solver(Table):
-    """When a solver is right, as `simulator.solver` tells."""
+    """When a solver is right, and what advice the mutator knows."""
 
     clutter: float
     free_cues: int
@@ -223,15 +182,12 @@ class Solver(Table):
     unknown: str
     cues: dict[str, Patterns]
     kinds: dict[str, dict[str, float]]
-    """By kind of problem the share solved under plain instructions, and what each cue adds."""
     general: Texts
-    """Advice about any problem."""
     special: dict[str, Texts]
-    """Advice by kind of problem."""
 
 
 class WorldFile(Table):
-    """A whole file."""
+    """A whole file. Marks are stripped in their order; of several topics the first counts."""
 
     name: str
     default_topic: str
@@ -241,9 +197,7 @@ class WorldFile(Table):
     models: Annotated[dict[str, Model], Field(min_length=1)]
     forms: Annotated[tuple[Form, ...], Field(min_length=1)]
     marks: dict[str, Mark]
-    """In the order in which they are stripped."""
     topics: dict[str, Topic]
-    """Of several in one text the first counts."""
     target: Target
     judge: Judge
     mutator: Mutator
@@ -257,20 +211,18 @@ def read_world_file(name: str) -> WorldFile:
         name: a bundled one's, or a path.
 
     Raises:
-        WorldError: the file is not there, is not TOML, or says something that cannot be.
+        ValueError: the file is not there, is not TOML, or says something that cannot be; one line.
     """
     try:
         file = WorldFile.model_validate(_read(name))
         _check_names(file)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place, came = ".".join(map(str, first["loc"])), first["input"]
-        shown = "" if isinstance(came, dict) else f", got {came!r:.100}"
-        raise WorldError(f"the world {name!r}: {place}: {first['msg']}{shown}") from None
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"the world {name!r}: {place}: {first['msg']}") from None
     except (OSError, ValueError) as error:
-        expected = f"{', '.join(WORLDS)} or a TOML file"
-        why = " ".join(str(error).split())
-        raise WorldError(f"the world {name!r} (expected {expected}): {why}") from None
+        expected, why = f"{', '.join(WORLDS)} or a TOML file", " ".join(str(error).split())
+        raise ValueError(f"the world {name!r} (expected {expected}): {why}") from None
     return file
 
 
@@ -294,32 +246,48 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> 
 
 
 def _check_names(file: WorldFile) -> None:
-    """Check that every topic, mark, form, list and rule that is named is there."""
+    """Check that every topic, form, mark, cue, list and rule that a table names is there."""
     marks, forms = {*file.marks, TERSE}, {form.name for form in file.forms}
-    named: list[tuple[str, set[str], set[str]]] = [
-        ("default_topic", {file.default_topic}, set(file.topics)),
-        ("solver.special", set(file.solver.special), set(file.solver.kinds)),
-    ]
+    _expect("default_topic", [file.default_topic], file.topics)
     for name, topic in file.topics.items():
-        named.append((f"topics.{name}.weights", set(topic.weights), marks))
-        named.append((f"topics.{name}.forms", set(topic.forms), forms))
+        _expect(f"topics.{name}.weights", topic.weights, marks)
+        _expect(f"topics.{name}.forms", topic.forms, forms)
     for label in LABELS:
-        wording: Wording = getattr(file.target, label)
-        lists = {wording.decisive, *" ".join(wording.patterns).split()}
-        named.append((f"target.{label}", lists, set(wording.sentences)))
-    for name, operator in file.mutator.operators.items():
-        rules = set(file.mutator.rewordings)
-        worded = {mark for mark, each in file.marks.items() if each.before + each.after}
-        named.append((f"mutator.operators.{name}.add", {operator.add} - {""}, worded | {TERSE}))
-        named.append((f"mutator.operators.{name}.remove", {*operator.remove} - {"*"}, marks))
-        named.append((f"mutator.operators.{name}.reword", {operator.reword} - {""}, rules))
+        _check_wording(f"target.{label}", getattr(file.target, label), forms)
+    _check_mutator(file.mutator, file.marks)
     for name, kind in file.solver.kinds.items():
-        named.append((f"solver.kinds.{name}", set(kind), {"base", *file.solver.cues}))
+        _expect(f"solver.kinds.{name}", kind, {"base", *file.solver.cues})
         if "base" not in kind:
             raise ValueError(f"solver.kinds.{name}: expected a base")
-    for place, used, known in named:
-        if unknown := sorted(used - known):
-            expected = ", ".join(sorted(known))
-            raise ValueError(f"{place}: expected some of {expected}, got {', '.join(unknown)}")
-    if file.forms[-1].recognise is not None:
-        raise ValueError("forms: expected the last one without 'recognise'")
+
+
+def _check_wording(place: str, wording: Wording, forms: Iterable[str]) -> None:
+    lists = [wording.decisive, *" ".join(wording.patterns).split()]
+    _expect(place, lists, wording.sentences)
+    for name, sentences in wording.sentences.items():
+        if isinstance(sentences, dict) and (missing := sorted({*forms} - {*sentences})):
+            raise ValueError(f"{place}.sentences.{name}: expected some for {', '.join(missing)}")
+
+
+def _check_mutator(mutator: Mutator, marks: Mapping[str, Mark]) -> None:
+    added = {name for name, mark in marks.items() if mark.before + mark.after}
+    for name, operator in mutator.operators.items():
+        place = f"mutator.operators.{name}"
+        _expect(f"{place}.add", [operator.add], {*added, TERSE, ""})
+        _expect(f"{place}.remove", operator.remove, {*marks, TERSE, "*"})
+        _expect(f"{place}.reword", [operator.reword], {*mutator.rewordings, ""})
+        if sum(operator.failures) > 1:
+            raise ValueError(f"{place}.failures: expected a sum of 1 at most")
+    for name, rules in mutator.rewordings.items():
+        for pattern, *options in rules:
+            try:
+                for option in ("", *options):
+                    re.sub(pattern, option, "")
+            except (re.error, IndexError) as error:
+                raise ValueError(f"mutator.rewordings.{name}: {pattern!r}: {error}") from None
+
+
+def _expect(place: str, used: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := sorted({*used} - {*known}):
+        expected = ", ".join(sorted(known))
+        raise ValueError(f"{place}: expected some of {expected}, got {', '.join(unknown)}")

@@ -66,28 +66,8 @@ def sentence_encoder() -> MiniLMEncoder:
 def trained_run(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 128 steps; its policy is hardly trained."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    server = (
-        "--ollama-host",
-        simulator.host,
-        "--target-model",
-        "sim-target",
-        "--mutator-model",
-        "sim-mutator",
-    )
-    shape = (
-        "--num-processes",
-        "4",
-        "--num-steps",
-        "32",
-        "--num-env-steps",
-        "128",
-        "--encoder",
-        "hashing",
-        "--ppo-epoch",
-        "4",
-    )
-    assert (
-        execute(("train", *server, *shape, "--intent-threshold", "0.1", "--run-dir", str(folder)))
-        == 0
-    )
+    flags = "--target-model sim-target --mutator-model sim-mutator --intent-threshold 0.1"
+    shape = "--num-processes 4 --num-steps 32 --num-env-steps 128 --ppo-epoch 4 --encoder hashing"
+    places = ("--ollama-host", simulator.host, "--run-dir", str(folder))
+    assert execute(("train", *places, *flags.split(), *shape.split())) == 0
     return folder

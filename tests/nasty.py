@@ -57,16 +57,10 @@ def nasty_server(*, fails: bool = False) -> ScriptedServer:
             if not body.get("format")
             else json.dumps({ALL: ALL})
         )
-        said = {
-            **SAID,
-            "response": text,
-            "done_reason": "stop",
-            "prompt_eval_count": 9,
-            "eval_count": 9,
-        }
-        if "messages" in body:
-            said["message"] = {"role": "assistant", "content": text}
-        return 200, said
+        counts = {"done_reason": "stop", "prompt_eval_count": 9, "eval_count": 9}
+        message = {"role": "assistant", "content": text}
+        said = {"message": message} if "messages" in body else {"response": text}
+        return 200, SAID | counts | said
 
     return ScriptedServer(answer)
 

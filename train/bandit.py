@@ -22,7 +22,7 @@ goes on with a network that is fitted to what the bandit learned: see `fit_netwo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -37,7 +37,7 @@ from torch import nn
 from envs.observation import LABELS, observation_size
 from mutators.mutator import Mutator
 from train.network import QueryPolicy
-from train.ppo import FIT, NOISE, UPDATE_LOCK, LaneRollouts, key_seed, stream
+from train.ppo import FIT, NOISE, UPDATE_LOCK, LanePPO, Result, Step, advantages, key_seed, stream
 
 Floats = NDArray[np.float64]
 Observations = NDArray[np.float32]
@@ -182,18 +182,29 @@ class LinearBandit(nn.Module):
 
 
 def explore(
-    model: LinearBandit, how: Explore, observation: Observations, *, seed: int, lane: int, row: int
+    model: LinearBandit,
+    how: Explore,
+    observation: Observations,
+    *,
+    seed: int,
+    lane: int,
+    row: int,
+    failed: Collection[int] = (),
 ) -> int:
     """The action of a lane in training after so many rows, given its observation (size,).
 
     `linucb` takes the highest mean plus the lane's alpha times the deviation, `thompson` the
     highest of normal draws keyed (seed, lane, row) (Agrawal and Goyal 2013, arXiv 1209.3352).
+    Actions that `failed` in this state are left out as long as there are others.
     """
     means, deviations = model.expect(observation)
     bonus: float | Floats = ALPHAS[lane % len(ALPHAS)]
     if how == "thompson":
         bonus = stream(seed, NOISE, lane, row).standard_normal(model.num_actions)
-    return int(np.argmax(means + deviations * bonus))
+    scores = means + deviations * bonus
+    if len(failed) < model.num_actions:
+        scores[list(failed)] = -np.inf
+    return int(np.argmax(scores))
 
 
 class BanditPolicy(BasePolicy):
@@ -221,8 +232,8 @@ class BanditPolicy(BasePolicy):
         return self.scores(cast("torch.Tensor", observation)).argmax(dim=1)  # a Box: no dict
 
 
-class LaneBandit(LaneRollouts):
-    """A contextual bandit that learns after each rollout; within one it stays as it is.
+class LaneBandit(LanePPO):
+    """A contextual bandit in the lanes of LanePPO: it learns after each rollout.
 
     Args:
         envs: a Gymnasium environment a lane.
@@ -230,7 +241,7 @@ class LaneBandit(LaneRollouts):
         embeddings: (queries, D), those of the training queries.
         rules: the actions whose mutator is a rule.
         keeps_visited: whether `visited` is kept, for `fit_network`.
-        options: see `LaneRollouts`; `n_steps`: steps of each lane in a rollout.
+        options: those of LanePPO: `n_steps`, `seed`, `workers`, `step_all`.
     """
 
     policy: BanditPolicy  # type: ignore[assignment] # SB3 names the policy that PPO has
@@ -243,32 +254,40 @@ class LaneBandit(LaneRollouts):
         embeddings: Observations,
         rules: Sequence[int] = (),
         keeps_visited: bool = False,
-        **options: Any,  # noqa: ANN401 - those of LaneRollouts
+        **options: Any,  # noqa: ANN401 - those of LanePPO
     ) -> None:
         self.how, self.keeps_visited = how, keeps_visited
         self.visited: dict[str, torch.Tensor] = {}
         """The last steps: observations (T, lanes, size); rewards, dones, scored (T, lanes)."""
-        options |= dict.fromkeys(("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"), 0.0)
-        options |= {"gamma": 1.0, "gae_lambda": 1.0, "use_sde": False, "sde_sample_freq": -1}
-        super().__init__(BanditPolicy, envs, policy_kwargs={"rules": tuple(rules)}, **options)
+        unused: dict[str, Any] = {"batch_size": 1, "normalize_advantage": False}
+        kwargs = {"rules": tuple(rules)}
+        self.failed: list[list[int]] = [[] for _ in envs]
+        """For each lane the actions whose calls failed since its last scored step."""
+        super().__init__(BanditPolicy, envs, policy_kwargs=kwargs, **unused, **options)
         self.policy.model.fit_components(embeddings)
 
     def choose(self, observation: Observations, lane: int, row: int) -> tuple[int, float, float]:
         """The next action; value and log probability are 0."""
         key = {"seed": self.seed or 0, "lane": lane, "row": row}
-        return explore(self.policy.model, self.how, observation, **key), 0.0, 0.0
+        failed = self.failed[lane]
+        return explore(self.policy.model, self.how, observation, failed=failed, **key), 0.0, 0.0
+
+    def end_step(self, lane: int, choice: tuple[int, float, float], result: Result) -> Step:
+        """See LanePPO; the reward gets its `credit`, and an action that failed is remembered."""
+        step = super().end_step(lane, choice, result)
+        if not step.info.get("unscored") or step.done:
+            self.failed[lane].clear()
+        elif step.action not in self.failed[lane]:
+            self.failed[lane].append(step.action)
+        return step._replace(learned_reward=step.learned_reward + credit(step.info))
 
     def greedy(self, observation: Observations) -> int:
         """The mutator that is expected to earn most; for any thread."""
         return int(np.argmax(self.policy.model.expect(observation)[0]))
 
-    def value(self, observation: Observations) -> float:  # noqa: ARG002 - LaneRollouts'
+    def value(self, observation: Observations) -> float:  # noqa: ARG002 - LanePPO's
         """0: a bandit looks at the next step alone."""
         return 0.0
-
-    def shaped_reward(self, reward: float, info: Mapping[str, Any]) -> float:
-        """The reward with its `credit`."""
-        return reward + credit(info)
 
     def train(self) -> None:
         """Keep what was visited, and learn."""
@@ -309,7 +328,7 @@ def fit_network(
     states = visited["observations"][scored]
     expected = np.array([bandit.expect(observation)[0] for observation in states.numpy()])
     odds = torch.from_numpy(expected / TEMPERATURE).softmax(dim=1).float()
-    returns = discounted_returns(visited["rewards"], visited["dones"], scored, gamma)[scored]
+    returns = torch.from_numpy(_returns(visited, gamma))[scored]
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
     policy.set_training_mode(True)
     with UPDATE_LOCK, torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -326,17 +345,13 @@ def fit_network(
     policy.set_training_mode(False)
 
 
-def discounted_returns(
-    rewards: torch.Tensor, dones: torch.Tensor, scored: torch.Tensor, gamma: float
-) -> torch.Tensor:
-    """The returns from each step to the end of its episode, or of the rows; all are (T, lanes).
+def _returns(visited: Mapping[str, torch.Tensor], gamma: float) -> Observations:
+    """The discounted returns (T, lanes) from each step to the end of its episode, or of the rows.
 
-    A step that is not scored is skipped; it may end its episode all the same.
+    They are advantages with lambda 1 over values of 0.
     """
-    returns = torch.zeros_like(rewards)
-    later = torch.zeros(rewards.shape[1:])
-    for row in reversed(range(len(rewards))):
-        later = torch.where(dones[row], 0, later)
-        later = torch.where(scored[row], rewards[row] + gamma * later, later)
-        returns[row] = later
-    return returns
+    rewards, dones, scored = (visited[name].numpy() for name in ("rewards", "dones", "scored"))
+    values = np.zeros_like(rewards)
+    return advantages(
+        rewards, values, values[0], scored=scored, dones=dones, gamma=gamma, gae_lambda=1.0
+    )

@@ -189,9 +189,9 @@ def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int
         )
     if num_mini_batch == rows or rows % num_mini_batch:
         divisors = [each for each in range(1, rows) if rows % each == 0]
-        fewer = [each for each in divisors if each < num_mini_batch][-1:]
-        more = [each for each in divisors if each > num_mini_batch][:1]
+        nearest = [each for each in divisors if each < num_mini_batch][-1:]
+        nearest += [each for each in divisors if each > num_mini_batch][:1]
         raise ValueError(
             f"--num-mini-batch {num_mini_batch} does not divide {rollout} into minibatches of two "
-            f"or more: choose a divisor, such as {' or '.join(map(str, fewer + more))}"
+            f"or more: choose a divisor, such as {' or '.join(map(str, nearest))}"
         )

@@ -25,30 +25,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3.common.callbacks import BaseCallback
 
 from envs.episode import Episode, begin_together, derive_seed, step_together
-from envs.queries import Query, chats_of
+from envs.queries import chats_of
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
 from records.errors import describe
 from records.failures import FailureLimit
+from records.metrics import MetricsWriter
 from records.terminal import write_stderr
 from scorers.betting import interval
 from scorers.statistics import Interval
-from train.config import GainConfig, TrainConfig
+from train.config import GainConfig
 from train.ppo import KEPT, stream
 from train.record import raise_if_cancelled
+from train.summary import PER, look_text
 
 if TYPE_CHECKING:
-    from envs.query_mutation import QueryMutationEnv
-    from train.bandit import LaneBandit
     from train.ppo import LanePPO
+    from train.run import TrainingRun
 
 Floats = NDArray[np.float64]
 Results = Floats
@@ -59,14 +60,8 @@ ERROR = 0.05
 """The probability that any of a run's intervals misses the true gain."""
 EQUAL_LOOKS = 9
 """So many first looks have equal shares of ERROR; the last of them comes after 256 rollouts."""
-PER = 1000
-"""A slope is the gain in so many steps."""
 SURE = "gain beyond doubt"
 HOPELESS = "forecast: the least gain is out of reach"
-
-
-class SettledError(Exception):
-    """Ends a run whose gain is settled."""
 
 
 def share_of_look(number: int) -> float:
@@ -89,26 +84,23 @@ class Look:
     kept_steps: int
     """Steps on kept queries so far."""
 
+    @property
+    def unscored(self) -> int:
+        """Kept queries that could not be scored."""
+        return int(np.isnan(self.results).sum())
+
     def metrics(self) -> dict[str, float]:
         """The numbers under TensorBoard's names."""
-        unscored = int(np.isnan(self.results).sum())
-        scored = max(1, len(self.results) - unscored)
-        numbers = {"gain/kept_steps": self.kept_steps, "gain/unscored": unscored}
-        found = {"gain/success": float(np.nansum(self.results)) / scored, **numbers}
+        found = {
+            "gain/success": float(np.nansum(self.results))
+            / max(1, len(self.results) - self.unscored),
+            "gain/kept_steps": self.kept_steps,
+            "gain/unscored": self.unscored,
+        }
         for name, each in (("gain/gain", self.gain), ("gain/slope", self.slope)):
             if each is not None:
                 found |= {name: each.mean, f"{name}_low": each.low, f"{name}_high": each.high}
         return found
-
-    def text(self) -> str:
-        """One line in words."""
-        line = f"look at step {self.steps}: gain {_points(self.gain)} over {self.rival!r}, "
-        line += "the best of the fixed mutators"
-        if self.slope is not None:
-            line += f"; {_points(self.slope)} per {PER:,} steps since the last look"
-        if unscored := np.isnan(self.results).sum():
-            line += f"; {unscored} kept queries could not be scored"
-        return line
 
 
 class GainRecord:
@@ -131,9 +123,9 @@ class GainRecord:
         rivals = np.stack(list(self.fixed.values()))
         means, lows, _ = self._intervals(results, rivals, delta)
         _, _, highs = self._intervals(results, rivals, delta / len(rivals))
-        before = self.looks[-1] if self.looks else None
         slope = None
-        if before is not None:
+        if self.looks:
+            before = self.looks[-1]
             grown = self._intervals(results, before.results[None], delta)
             scale = PER / (steps - before.steps)
             slope = Interval(*(scale * float(each[0]) for each in grown))
@@ -173,34 +165,21 @@ class GainRecord:
     def summary(self) -> dict[str, Any]:
         """What the run's summary says of the gain."""
         last = self.looks[-1] if self.looks else None
-        gain, slope = (last.gain, last.slope) if last else (None, None)
         return {
             "kept_queries": len(self._of_group),
             "kept_steps": last.kept_steps if last else 0,
-            "gain": _mean(gain),
-            "gain_interval": _ends(gain),
+            "kept_unscored": last.unscored if last else 0,
+            "gain": _mean(last.gain) if last else None,
+            "gain_interval": _ends(last.gain) if last else None,
             "gain_over": last.rival if last else None,
-            "gain_slope": _mean(slope),
-            "gain_slope_interval": _ends(slope),
+            "gain_slope": _mean(last.slope) if last and last.slope else None,
+            "gain_slope_interval": _ends(last.slope) if last and last.slope else None,
             "gain_looks": [
                 {"env_steps": look.steps, "gain": _mean(look.gain), "interval": _ends(look.gain)}
                 for look in self.looks
             ],
             "until_sure": self.end or None,
         }
-
-    def text(self) -> str:
-        """The last look, in lines for a person."""
-        if not self.looks:
-            return ""
-        last = self.looks[-1]
-        ended = f"  ended by --until-sure: {self.end}\n" if self.end else ""
-        return (
-            f"{last.text()}\n{ended}"
-            f"  {len(self._of_group)} kept queries, {last.kept_steps} steps on them; "
-            f"the 95 % are of all {len(self.looks)} looks together; "
-            "that more steps bring as much is a forecast\n"
-        )
 
     def state(self) -> dict[str, Any]:
         """Plain data for `restore`."""
@@ -216,33 +195,29 @@ class GainRecord:
             self.add(np.array(results), steps=steps, kept_steps=kept_steps, steps_left=left)
 
 
-class Looks(BaseCallback):
-    """Looks at the policy before a rollout where that is due; ends the run once it is settled.
+class Looks:
+    """The looks at a run's kept queries, which are played with the rules and models of its lanes.
 
-    It comes before the callback that saves the run, so that a look is saved with it. A look that
-    was interrupted is made again, its replies from the log. `env` has the rules and models that the
-    kept queries are played with.
+    A look that was interrupted is made again, its replies from the log.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        kept: Sequence[Query],
-        env: QueryMutationEnv,
-        name: str = "",
-    ) -> None:
-        super().__init__()
+    def __init__(self, run: TrainingRun, metrics: MetricsWriter) -> None:
+        config, kept, env = run.config, run.queries.kept, run.envs[0]
         # A test by betting needs a random order, and the file may be sorted.
         order = stream(config.seed, KEPT).permutation(len(kept))
         self.record = GainRecord([kept[k].group for k in order], config.gain)
         self._queries = [kept[k].text for k in order]
-        self._config, self._rules = config, env.rules
+        self._config, self._rules, self._metrics = config, env.rules, metrics
         is_sequential = config.driven_by == "sequential"
         self._max_workers = 1 if is_sequential else config.max_workers or config.num_processes
         self._models = replace(env.models, chats=chats_of(kept))
-        self._prefix = f"{name}: " if name else ""
+        self._prefix = run.prefix
 
-    def look(self, model: LanePPO | LaneBandit) -> None:
+    def is_due(self, rollouts: int) -> bool:
+        """Whether there is a look after so many rollouts: 1, 2, 4, 8, ..."""
+        return rollouts.bit_count() == 1
+
+    def look(self, model: LanePPO) -> None:
         """Look at the policy, unless that was done; at the first look each mutator plays, too.
 
         Raises:
@@ -256,30 +231,26 @@ class Looks(BaseCallback):
         if names:
             plays = f"each of {len(names)} mutators plays them once, the policy at each look"
             write_stderr(f"{self._prefix}kept queries: {plays}")
-        fixed: list[Choose] = [lambda _shown, k=k: k for k in range(len(names))]  # type: ignore[misc]
-        choices = [*fixed, model.greedy]
-        results, kept_steps = self._play(choices)
+        fixed = [partial(_always, action) for action in range(len(names))]
+        results, kept_steps = self._play([*fixed, model.greedy])
         record.fixed = record.fixed or dict(zip(names, results, strict=False))
         kept_steps += record.looks[-1].kept_steps if record.looks else 0
         left = self._config.total_steps - steps
         look = record.add(results[-1], steps=steps, kept_steps=kept_steps, steps_left=left)
-        for output in model.logger.output_formats:
-            output.write(look.metrics(), {}, steps)
-        write_stderr(f"{self._prefix}{look.text()}")
+        self._metrics.write(steps, look.metrics())
+        write_stderr(f"{self._prefix}{look_text(record.summary())}")
 
     def _play(self, choices: Sequence[Choose]) -> tuple[Floats, int]:
         """Play all queries by each choice: results (choices, queries), and how many steps."""
         pairs = list(product(choices, self._queries))
         ends = map_parallel(lambda pair: self._play_one(*pair), pairs, self._max_workers)
-        raise_if_cancelled(error for _, _, error in ends)
-        results = np.array([result for result, _, _ in ends]).reshape(len(choices), -1)
-        errors = np.array([error for _, _, error in ends]).reshape(results.shape)
-        for row in errors:
-            limit = FailureLimit(
-                self._config.max_unscored, 1, what="kept queries could not be scored"
-            )
-            limit.add(map(str, row))
-        return results, sum(steps for _, steps, _ in ends)
+        results, steps, errors = zip(*ends, strict=True)
+        raise_if_cancelled(errors)
+        count = len(self._queries)
+        for first in range(0, len(errors), count):
+            most, what = self._config.max_unscored, "kept queries could not be scored"
+            FailureLimit(most, 1, what=what).add(errors[first : first + count])
+        return np.array(results).reshape(len(choices), count), sum(steps)
 
     def _play_one(self, choose: Choose, query: str) -> tuple[float, int, str]:
         """Play an episode: its result, its steps, and the error where it has no result."""
@@ -298,25 +269,14 @@ class Looks(BaseCallback):
                 result = math.nan if unscored else float(taken.terminated)
                 return result, steps, taken.info["error"]
 
-    def _on_rollout_start(self) -> None:
-        model: Any = self.model
-        if model.rollouts and not model.rollouts & (model.rollouts - 1):
-            self.look(model)
-        if self.record.end:
-            raise SettledError(self.record.end)
 
-    def _on_step(self) -> bool:
-        return True
+def _always(action: int, _observation: NDArray[np.float32]) -> int:
+    return action
 
 
-def _points(interval: Interval) -> str:
-    """An interval of shares, in percentage points."""
-    return "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * each for each in interval))
+def _mean(interval: Interval) -> float:
+    return round(interval.mean, 4)
 
 
-def _mean(interval: Interval | None) -> float | None:
-    return None if interval is None else round(interval.mean, 4)
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [round(interval.low, 4), round(interval.high, 4)]
+def _ends(interval: Interval) -> list[float]:
+    return [round(interval.low, 4), round(interval.high, 4)]

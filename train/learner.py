@@ -1,4 +1,4 @@
-"""The learner: PPO or a bandit on a run's environments, and the checkpoint that goes on with it.
+"""A run's learner: PPO or a bandit on its environments, and the checkpoint that goes on with it.
 
 Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO continues
 on the same lanes, in the middle of their episodes.
@@ -9,10 +9,10 @@ after each rollout. With it and the log of replies a run goes on as if it had no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -20,97 +20,130 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from envs.episode import begin_together
-from envs.query_mutation import QueryMutationEnv, step_envs
+from envs.query_mutation import step_envs
 from ollama_utils.batching import batch_encode_queries
-from records.errors import UserError
+from ollama_utils.errors import EncodingError, OllamaError
+from ollama_utils.monitor import CallMonitor
+from records.errors import UserError, describe
+from records.interrupt import Interrupted
+from records.json_lines import LinesHash
+from records.metrics import MetricsWriter
 from records.outputs import replacing
-from records.run_folder import RecordedRun, RunFolder
+from records.progress import ProgressDisplay
+from records.run_folder import SUMMARY, RecordedRun
+from records.terminal import write_stderr
 from train.bandit import LEARNING_RATE_SHARE, LaneBandit, fit_network, rule_actions
-from train.config import TrainConfig
-from train.gain import Looks, SettledError
+from train.gain import Looks
 from train.network import QueryPolicy
 from train.policy import save_weights
-from train.ppo import UPDATE_LOCK, LanePPO
-from train.record import Recorder, make_logger
+from train.ppo import UPDATE_LOCK, LanePPO, weights_sha256
+from train.record import Recorder
+from train.summary import Summary, Trained, played_by, rates
+
+if TYPE_CHECKING:
+    from train.run import Stop, TrainingRun
 
 PHASE_WORKERS = 8
 """Calls of a phase at once, unless another number is set."""
 _COUNTERS = ("num_timesteps", "rollouts", "rows", "skipped_updates", "_n_updates")
 """Where the model is; with the seed they are all that its streams of chance need."""
-Weights = Mapping[str, torch.Tensor]
 
 
 class Learner:
-    """A policy in training. For a resumed run `saved` is its checkpoint, and `restore` must follow.
+    """The policy of a run in training.
 
     Raises:
         EncodingError: a training query that a bandit is to know cannot be embedded.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        envs: Sequence[QueryMutationEnv],
-        folder: RunFolder,
-        saved: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         # Torch splits sums among its threads, so their number would change the weights. On a
         # network of this size one thread is as fast as two, and on a busy machine faster.
         torch.set_num_threads(1)
-        self.config, self.envs, self.folder = config, envs, folder
+        self.run, config, saved = run, run.config, run.saved
         done = saved["counters"]["num_timesteps"] if saved else 0
-        self.logger: Logger = make_logger(folder, done)
-        self.looks: Looks | None = None
-        """The looks at the kept queries; None where none are kept."""
+        self.metrics = MetricsWriter(run.folder.metrics, run.folder.tensorboard, done + 1)
+        self.looks = Looks(run, self.metrics) if run.queries.kept else None
         # Only PPO has an optimizer's state to save.
         by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
-        self.model: LanePPO | LaneBandit = self._bandit() if by_bandit else self._ppo()
-        self.weights: Weights = {}
+        self.model: LanePPO = self._bandit() if by_bandit else self._ppo()
+        self.weights: Mapping[str, torch.Tensor] = {}
         """The weights of the last checkpoint."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, or until the gain is settled."""
-        looks = [self.looks] if self.looks else []
-        checkpoints = Checkpoints(self, recorder)
-        try:
-            self._learn_in_turn([*looks, checkpoints, recorder, *callbacks])
-        except SettledError:
-            recorder.on_training_end()
-        for each in looks:
-            each.look(self.model)
-        checkpoints.save()
-
-    def _learn_in_turn(self, callbacks: list[BaseCallback]) -> None:
-        """The steps of a bandit, if there are any, and then those of PPO."""
-        by_bandit, total = self.config.steps_by_bandit, self.config.total_steps
-        for end in (by_bandit, total):
-            if end > by_bandit and isinstance(self.model, LaneBandit):
+        config = self.run.config
+        while True:
+            done = self.model.num_timesteps
+            is_over = done >= config.total_steps
+            if (
+                not is_over
+                and isinstance(self.model, LaneBandit)
+                and done >= config.steps_by_bandit
+            ):
                 self.model = self._ppo_after(self.model)
-            if (steps := end - self.model.num_timesteps) > 0:
-                self.model.learn(
-                    steps,
-                    callback=callbacks,
-                    reset_num_timesteps=False,
-                    log_interval=None,  # type: ignore[arg-type]  # SB3 takes it: `save` logs
-                )
+            if self.looks:
+                if is_over or self.looks.is_due(self.model.rollouts):
+                    self.looks.look(self.model)
+                is_over = is_over or bool(self.looks.record.end)
+            if is_over:
+                recorder.check_failures()
+            self.save(recorder)
+            if is_over:
+                return
+            self.model.learn(
+                1,  # step, rounded up to a rollout
+                callback=[recorder, *callbacks],
+                reset_num_timesteps=False,
+                log_interval=None,  # type: ignore[arg-type]  # SB3 takes it
+            )
+            if self.model.rollouts % config.log_interval == 0:
+                self._log(recorder)
+
+    def _log(self, recorder: Recorder) -> None:
+        """Write the numbers of the last rollout and update."""
+        steps, logger = self.model.num_timesteps, self.model.logger
+        numbers = {tag: float(value) for tag, value in logger.name_to_value.items()}
+        self.metrics.write(steps, recorder.numbers | numbers)
+        self.metrics.flush()
+        logger.dump()  # it has no outputs; this empties it
+
+    def save(self, recorder: Recorder) -> None:
+        """Write down all that a resumed run needs; between two rollouts alone.
+
+        The lines that it is based on are forced to the disk first.
+        """
+        model, folder = self.model, self.run.folder
+        folder.transitions.sync()
+        folder.metrics.sync()
+        is_ppo = not isinstance(model, LaneBandit)
+        has_begun = model._last_obs is not None  # noqa: SLF001 - SB3's
+        state = {
+            "policy": model.policy.state_dict(),
+            "optimizer": model.policy.optimizer.state_dict() if is_ppo else {},
+            "visited": model.visited if isinstance(model, LaneBandit) else {},
+            "failed": model.failed if isinstance(model, LaneBandit) else [],
+            "counters": {name: getattr(model, name) for name in _COUNTERS},
+            "lanes": [env.state() for env in self.run.envs] if has_begun else [],
+            "gain": self.looks.record.state() if self.looks else {},
+            "wall_s": recorder.wall_s,
+            "lines": {
+                "transitions": folder.transitions.count,
+                "metrics": folder.metrics.count,
+                "sha256": folder.transitions.sha256,
+            },
+        }
+        with replacing(folder.checkpoint) as part:
+            torch.save(state, part)
+        self.weights = {name: each.clone() for name, each in model.policy.state_dict().items()}
+        if model.rollouts and model.rollouts % self.run.config.save_interval == 0:
+            self.save_policy(f"checkpoints/policy-{model.num_timesteps}")
 
     def save_policy(self, stem: str) -> None:
         """Write the weights of the last checkpoint, if there is one."""
         if self.weights:
-            actions = self.envs[0].num_actions
-            save_weights(self.weights, actions, self.folder.path / f"{stem}.safetensors")
-
-    def state(self) -> dict[str, Any]:
-        """All that the learner is between two rollouts: tensors and plain data."""
-        model = self.model
-        return {
-            "policy": model.policy.state_dict(),
-            "optimizer": model.policy.optimizer.state_dict() if isinstance(model, LanePPO) else {},
-            "visited": {} if isinstance(model, LanePPO) else model.visited,
-            "counters": {name: getattr(model, name) for name in _COUNTERS},
-            "lanes": [env.state() for env in self.envs],
-            "gain": self.looks.record.state() if self.looks else {},
-        }
+            actions, path = self.run.envs[0].num_actions, self.run.folder.path
+            save_weights(self.weights, actions, path / f"{stem}.safetensors")
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where another process stopped; steps that it recorded as unscored are so again.
@@ -118,39 +151,38 @@ class Learner:
         Raises:
             OllamaError: a query of a lane could not be embedded.
         """
-        model = self.model
+        model, envs = self.model, self.run.envs
         model.policy.load_state_dict(state["policy"])
-        if isinstance(model, LanePPO):
-            model.policy.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(model, LaneBandit):
+            model.visited, model.failed = state["visited"], state["failed"]
         else:
-            model.visited = state["visited"]
+            model.policy.optimizer.load_state_dict(state["optimizer"])
         for name in _COUNTERS:
             setattr(model, name, state["counters"][name])
         if self.looks:
-            self.looks.record.restore(state["gain"], self.config.total_steps)
-        episodes = [env.restored(lane) for env, lane in zip(self.envs, state["lanes"], strict=True)]
-        observations = begin_together(episodes, self.envs[0].models)
-        model._last_obs = np.stack(observations)  # noqa: SLF001 - SB3's
-        for lane, env in enumerate(self.envs):
-            lines = islice(self.folder.transitions.ahead, lane, None, len(self.envs))
-            env.replay_unscored([line if line["unscored"] else None for line in lines])
+            self.looks.record.restore(state["gain"], self.run.config.total_steps)
+        if state["lanes"]:
+            lanes = zip(envs, state["lanes"], strict=True)
+            episodes = [env.restored(lane) for env, lane in lanes]
+            model._last_obs = np.stack(begin_together(episodes, envs[0].models))  # noqa: SLF001 - SB3's
+        self.run.replay_unscored(self.run.folder.transitions.ahead)
 
     def _options(self) -> dict[str, Any]:
         """How steps are taken, by the schedule."""
-        config, options = self.config, {"seed": self.config.seed}
+        config, options = self.run.config, {"seed": self.run.config.seed}
         if config.driven_by == "phased":
             workers = config.max_workers or PHASE_WORKERS
-            return options | {"step_all": partial(step_envs, self.envs, max_workers=workers)}
+            return options | {"step_all": partial(step_envs, self.run.envs, max_workers=workers)}
         return options | {"workers": 1 if config.driven_by == "sequential" else config.max_workers}
 
     def _ppo(self) -> LanePPO:
         """PPO with a new network."""
-        config = self.config
+        config = self.run.config
         share = LEARNING_RATE_SHARE if config.steps_by_bandit else 1.0
         with UPDATE_LOCK:
             model = LanePPO(
                 QueryPolicy,
-                self.envs,
+                self.run.envs,
                 learning_rate=config.lr * share,
                 n_steps=config.num_steps,
                 batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
@@ -163,17 +195,17 @@ class Learner:
                 max_grad_norm=config.max_grad_norm,
                 **self._options(),
             )
-        model.set_logger(self.logger)
+        model.set_logger(Logger(None, []))
         return model
 
     def _bandit(self) -> LaneBandit:
         """A bandit that knows nothing yet but the training queries."""
-        config, env = self.config, self.envs[0]
+        config, env = self.run.config, self.run.envs[0]
         queries = list(dict.fromkeys(env.queries))
         embeddings = batch_encode_queries(env.models.encoder, queries)
         with UPDATE_LOCK:
             model = LaneBandit(
-                self.envs,
+                self.run.envs,
                 "thompson" if config.algorithm == "thompson" else "linucb",
                 n_steps=config.bandit_steps,
                 embeddings=embeddings,
@@ -181,57 +213,106 @@ class Learner:
                 keeps_visited=config.algorithm == "auto",
                 **self._options(),
             )
-        model.set_logger(self.logger)
+        model.set_logger(Logger(None, []))
         return model
 
     def _ppo_after(self, bandit: LaneBandit) -> LanePPO:
         """PPO on a network that is fitted to what a bandit learned, on the same lanes."""
-        model, config = self._ppo(), self.config
+        model, config = self._ppo(), self.run.config
         policy = cast("QueryPolicy", model.policy)
-        fit_network(
-            policy, bandit.policy.model, bandit.visited, gamma=config.gamma, seed=config.seed
-        )
+        known = bandit.policy.model
+        fit_network(policy, known, bandit.visited, gamma=config.gamma, seed=config.seed)
         for name in (*_COUNTERS, "_last_obs"):
             setattr(model, name, getattr(bandit, name))
         return model
 
 
-class Checkpoints(BaseCallback):
-    """After every update: the log entry, and the state of the run; now and then the policy."""
+def learn(
+    run: TrainingRun,
+    stop: Stop,
+    monitor: CallMonitor,
+    *,
+    display: ProgressDisplay | None = None,
+    check: Callable[[Recorder], BaseCallback] | None = None,
+) -> Trained:
+    """Have a run learn, write its policy and sum up, whatever ends it.
 
-    def __init__(self, learner: Learner, recorder: Recorder) -> None:
-        super().__init__()
-        self._learner, self._recorder = learner, recorder
-        self._logged = learner.model.rollouts
+    Args:
+        run: from `train.run.prepare`.
+        stop: is called with what ends the run before its time.
+        monitor: watches the calls.
+        display: shows the progress [on lines of its own].
+        check: makes a callback that looks at each row once it is recorded.
 
-    def save(self) -> None:
-        """Write down all that a resumed run needs; between two rollouts alone.
+    Raises:
+        UserError: the state that was saved is not of this run, or the folder cannot be written.
+    """
+    recorder = Recorder(run, monitor, display)
+    learner = Learner(run)
+    if run.saved:
+        _restore(learner, recorder, run.saved)
+    ended: BaseException | None = None
+    try:
+        learner.learn(recorder, *([check(recorder)] if check else []))
+    except (Interrupted, Exception) as error:  # noqa: BLE001 - what was done is kept
+        ended = stop(error, run.folder)
+    finally:
+        recorder.display.stop()
+    try:
+        learner.metrics.close()
+        learner.save_policy("policy")
+        summary = _summary(learner, recorder, ended)
+        run.folder.write_json(SUMMARY, summary)
+    except OSError as error:
+        raise run.folder.reported(error) from ended or error
+    return Trained(summary=summary, stopped=ended)
 
-        The lines that it is based on are forced to the disk first.
-        """
-        learner = self._learner
-        model, config = learner.model, learner.config
-        if model.rollouts > self._logged and model.rollouts % config.log_interval == 0:
-            model.dump_logs(model.rollouts)
-        transitions, metrics = learner.folder.transitions, learner.folder.metrics
-        transitions.sync()
-        metrics.sync()
-        state = learner.state()
-        counts = {"transitions": transitions.count, "metrics": metrics.count}
-        state |= {"recorder": self._recorder.state()}
-        state |= {"lines": counts | {"sha256": transitions.sha256}}
-        with replacing(learner.folder.checkpoint) as part:
-            torch.save(state, part)
-        learner.weights = {name: each.clone() for name, each in state["policy"].items()}
-        if model.rollouts > self._logged and model.rollouts % config.save_interval == 0:
-            learner.save_policy(f"checkpoints/policy-{model.num_timesteps}")
-        self._logged = model.rollouts
 
-    def _on_rollout_start(self) -> None:
-        self.save()
+def _restore(learner: Learner, recorder: Recorder, saved: Mapping[str, Any]) -> None:
+    run = learner.run
+    try:
+        learner.restore(saved)
+        recorder.restore(saved["wall_s"])
+    except (OllamaError, EncodingError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{str(run.folder.checkpoint)!r} is not of this run, or damaged "
+            f"({describe(error):.200}): the run cannot go on; begin a new one"
+        ) from error
+    write_stderr(f"{run.prefix}resumed at step {run.steps_done} of {run.config.total_steps}")
+    if learner.looks and (end := learner.looks.record.end):
+        write_stderr(f"{run.prefix}no step is added: --until-sure has ended this run ({end})")
 
-    def _on_step(self) -> bool:
-        return True
+
+def _summary(learner: Learner, recorder: Recorder, ended: BaseException | None) -> Summary:
+    """The run in numbers: rates of episodes (success) or scored steps (refusal), seconds."""
+    run, config = learner.run, learner.run.config
+    hits, spent = run.connection.dispatcher.totals()["cache_hits"], run.replies.totals()
+    count = recorder.rows * config.num_processes  # of whole rows: it may be stopped within one
+    transitions = run.folder.transitions
+    return {
+        "simulated": run.connection.simulated,
+        "stopped": str(ended) if ended else None,
+        "env_steps": count,
+        "wall_s": round(recorder.wall_s, 3),
+        **rates(
+            islice(transitions.read(), count),
+            rows=recorder.rows,
+            rollout=config.rows_of_rollout,
+            max_steps=config.mission.max_steps,
+            accuracy=run.accuracy,
+        ),
+        **(learner.looks.record.summary() if learner.looks else {}),
+        **played_by(config, run.connection),
+        "seed": config.seed,
+        "llm_calls": spent["calls"],
+        "cache_hits": None if config.resume else int(hits),
+        "retries": spent["retries"],
+        **{name: count for name, count in spent.items() if name.endswith("_tokens")},
+        "transitions_sha256": LinesHash(islice(transitions.read(), count)).hexdigest(),
+        "weights_sha256": weights_sha256(learner.weights),
+    }
 
 
 def load_checkpoint(run: RecordedRun) -> dict[str, Any] | None:
@@ -246,7 +327,7 @@ def load_checkpoint(run: RecordedRun) -> dict[str, Any] | None:
         return None
     try:
         state: dict[str, Any] = torch.load(run.checkpoint, weights_only=True)
-        for key in ("policy", "optimizer", "visited", "counters", "lanes", "recorder", "lines"):
+        for key in ("policy", "optimizer", "visited", "counters", "lanes", "wall_s", "lines"):
             state[key]
     except Exception as error:  # torch and its pickle raise anything
         raise UserError(

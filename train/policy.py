@@ -21,9 +21,9 @@ from safetensors.torch import save
 from envs.mission import open_encoder
 from envs.observation import Memory, observation, observation_size
 from envs.queries import VISIBLE
+from envs.query_sets import recorded_queries
 from ollama_utils.types import is_text
 from records.errors import UserError
-from records.json_lines import MOST_QUERIES_BYTES, read_json_object
 from records.outputs import replacing
 from records.run_folder import CONFIG, QUERIES, check_is_run, seed_folder
 from records.settings import MOST_SEEDS, read_toml
@@ -163,18 +163,13 @@ def load_run(path: str | Path) -> TrainedRun:
             f"the run {str(path)!r} has no {WEIGHTS} yet: wait for its end, or end it with "
             f"`mutagym train --resume {path}`"
         )
-    try:
-        queries = read_json_object(folder / QUERIES, MOST_QUERIES_BYTES)
-        trained_on = [*queries["train"], *queries.get("kept", [])]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise UserError(f"{str(folder / QUERIES)!r} is damaged ({why}): train again") from error
+    queries = recorded_queries(folder / QUERIES)
     return TrainedRun(
         path=folder,
         mutators=tuple(map(str, config["mutators"])),
         encoder=config["encoder"],
         target_model=config["target-model"],
-        train_queries=tuple(map(str, trained_on)),
+        train_queries=tuple(query.text for query in (*queries.train, *queries.kept)),
         changed_ns=(folder / WEIGHTS).stat().st_mtime_ns,
     )
 
@@ -251,13 +246,8 @@ class LearnedPolicy:
     """Chooses as `mutagym ask` and `eval` do when an episode begins; threads may share it."""
 
     def __init__(self, run: TrainedRun, encoder: Encoder) -> None:
-        self.run, self.encoder = run, encoder
+        self.run, self.encoder, self.mutators = run, encoder, run.mutators
         self._network = run.load_network()
-
-    @property
-    def mutators(self) -> tuple[str, ...]:
-        """The names that it chooses from."""
-        return self.run.mutators
 
     def choose(self, query: str) -> str:
         """The name of the mutator to reword a query with: the same one each time.

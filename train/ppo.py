@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Self, SupportsFloat
@@ -26,7 +24,6 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
@@ -38,8 +35,11 @@ NOISE, SHUFFLE, LANE, UPDATE, FIT, KEPT = range(6)
 UPDATE_LOCK = threading.Lock()
 """Is held while torch's global generator is seeded and used: trainings may share a process."""
 
+Floats = NDArray[np.float32]
 Result = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 """What an environment's `step` returns."""
+Ended = tuple[int, "Step | BaseException"]
+"""A lane and its step, or what went wrong there."""
 
 
 def stream(seed: int, *key: int) -> np.random.Generator:
@@ -62,14 +62,37 @@ class Step(NamedTuple):
     log_prob: float
     reward: float
     learned_reward: float
-    """The shaped reward, and gamma times the value of what was to come where truncated."""
+    """The reward, and where truncated gamma times the value of what was to come."""
     done: bool
     info: dict[str, Any]
 
-    @property
-    def is_scored(self) -> bool:
-        """Whether it happened."""
-        return not self.info.get("unscored", False)
+
+def advantages(
+    rewards: Floats,
+    values: Floats,
+    last_values: Floats,
+    *,
+    scored: NDArray[np.bool_],
+    dones: NDArray[np.bool_],
+    gamma: float,
+    gae_lambda: float,
+) -> Floats:
+    """The advantages of T steps of N lanes, by GAE(lambda) (arXiv 1506.02438); all are (T, N).
+
+    A step that is not scored is skipped. Where it ended its episode, the step before it looks ahead
+    to the value of its own next observation, and no further. `last_values` (N,) are those of what
+    the lanes show after the last step.
+    """
+    found = np.zeros_like(rewards)
+    advantage, value = np.zeros_like(last_values), last_values
+    for t in reversed(range(len(rewards))):
+        goes_on = gamma * (1 - dones[t].astype(np.float32))
+        delta = rewards[t] + goes_on * value - values[t]
+        joined = delta + goes_on * gae_lambda * advantage
+        found[t] = np.where(scored[t], joined, 0)
+        advantage = np.where(scored[t], joined, np.where(dones[t], 0, advantage))
+        value = np.where(scored[t] | dones[t], values[t], value)
+    return found
 
 
 class ScoredBuffer(RolloutBuffer):
@@ -97,26 +120,25 @@ class ScoredBuffer(RolloutBuffer):
             self.observations[place], self.actions[place] = step.observation, step.action
             self.values[place], self.log_probs[place] = step.value, step.log_prob
             self.rewards[place] = step.learned_reward
-            self.scored[place], self.dones[place] = step.is_scored, step.done
+            self.scored[place] = not step.info.get("unscored", False)
+            self.dones[place] = step.done
         self.pos += 1
         self.full = self.pos == self.buffer_size
 
     def finish(self, last_values: NDArray[np.float32]) -> None:
-        """Fill in returns, and advantages by GAE(lambda) (arXiv 1506.02438).
+        """Fill in advantages and returns.
 
-        `last_values` (n_envs,) are those of the observations after the last row. A row that is not
-        scored is skipped. Where it ended its episode, the row before it looks ahead to the value of
-        its own next observation, and no further.
+        `last_values` (n_envs,) are those of the observations after the last row.
         """
-        advantage, value = np.zeros(self.n_envs, np.float32), last_values
-        for t in reversed(range(self.buffer_size)):
-            scored, done = self.scored[t], self.dones[t]
-            goes_on = self.gamma * (1 - done.astype(np.float32))
-            delta = self.rewards[t] + goes_on * value - self.values[t]
-            joined = delta + goes_on * self.gae_lambda * advantage
-            self.advantages[t] = np.where(scored, joined, 0)
-            advantage = np.where(scored, joined, np.where(done, 0, advantage))
-            value = np.where(scored | done, self.values[t], value)
+        self.advantages = advantages(
+            self.rewards,
+            self.values,
+            last_values,
+            scored=self.scored,
+            dones=self.dones,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+        )
         self.returns = self.advantages + self.values
 
     def get(self, batch_size: int | None = None) -> Generator[RolloutBufferSamples, None, None]:
@@ -126,8 +148,7 @@ class ScoredBuffer(RolloutBuffer):
         """
         if not self.generator_ready:
             scored = self.swap_and_flatten(self.scored)[:, 0]
-            names = "observations", "actions", "values", "log_probs", "advantages", "returns"
-            for name in names:
+            for name in ("observations", "actions", "values", "log_probs", "advantages", "returns"):
                 setattr(self, name, self.swap_and_flatten(getattr(self, name))[scored])
             self.generator_ready = True
         count = len(self.advantages)
@@ -139,7 +160,7 @@ class ScoredBuffer(RolloutBuffer):
 
 
 class LaneEnvs(DummyVecEnv):
-    """What SB3 sees of the environments: spaces and resets. Steps are taken by `LaneRollouts`."""
+    """What SB3 sees of the environments: spaces and resets. Steps are taken by `LanePPO`."""
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Have each environment's next reset seeded with a key of its own."""
@@ -149,8 +170,10 @@ class LaneEnvs(DummyVecEnv):
         return self._seeds
 
 
-class LaneRollouts(OnPolicyAlgorithm):
-    """An on-policy algorithm of SB3 for environments whose step waits, such as for a model's reply.
+class LanePPO(PPO):
+    """SB3's PPO for environments whose step waits, such as for a model's reply.
+
+    LanePPO("MlpPolicy", [gymnasium.make(...) for _ in range(16)]).learn(100_000)
 
     A step whose info has `unscored` True is masked in the `ScoredBuffer`: nothing is learned from
     it. Callbacks get a row of all lanes as soon as every lane has it, in order. When a callback
@@ -158,11 +181,10 @@ class LaneRollouts(OnPolicyAlgorithm):
 
     Args:
         policy: SB3's name of a policy, or its class.
-        envs: a Gymnasium environment a lane; wrap each as you like. None: the model
-            only predicts.
+        envs: a Gymnasium environment a lane; wrap each as you like. None: the model only predicts.
         workers: the most environments that step at once [all]; 1: one after another.
         step_all: steps all environments together, given their actions, in place of lanes.
-        options: the algorithm's own.
+        options: those of SB3's PPO.
 
     Raises:
         TypeError: these are no environments, or the actions are not `Discrete` from 0.
@@ -170,6 +192,7 @@ class LaneRollouts(OnPolicyAlgorithm):
     """
 
     rollout_buffer: ScoredBuffer
+    policy: ActorCriticPolicy
 
     def __init__(
         self,
@@ -214,27 +237,28 @@ class LaneRollouts(OnPolicyAlgorithm):
             model.workers = workers
         return model
 
-    @abstractmethod
     def choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
-        """The action for one observation, its value and its log probability; one call at a time.
+        """Draw an action for one observation; returns it, its value and its log probability.
 
-        Args:
-            observation: what the lane shows.
-            lane: its number.
-            row: how many actions it took before; chance is keyed (seed, lane, row).
+        Chance is keyed (seed, lane, row), `row` being how many actions the lane took before.
         """
+        logits, value = self._forward(observation)
+        noise = stream(self.seed or 0, NOISE, lane, row).gumbel(size=len(logits))
+        action = int(np.argmax(logits + noise))
+        return action, value, float(logits[action])
 
-    @abstractmethod
     def value(self, observation: NDArray[Any]) -> float:
         """What is expected to come from here."""
+        return self._forward(observation)[1]
 
-    @abstractmethod
+    def greedy(self, observation: NDArray[Any]) -> int:
+        """The likeliest action; for any thread."""
+        with self._policy_lock:
+            return int(np.argmax(self._forward(observation)[0]))
+
     def update(self) -> None:
         """Learn from the rollout buffer, in which some row is scored."""
-
-    def shaped_reward(self, reward: float, info: Mapping[str, Any]) -> float:  # noqa: ARG002 - for others
-        """The reward that is learned from."""
-        return reward
+        super().train()
 
     def collect_rollouts(
         self,
@@ -243,7 +267,10 @@ class LaneRollouts(OnPolicyAlgorithm):
         rollout_buffer: RolloutBuffer,
         n_rollout_steps: int,
     ) -> bool:
-        """Fill the buffer with rows of all lanes; False if a callback stopped it."""
+        """Fill the buffer with rows of all lanes; False if a callback stopped it.
+
+        Steps are taken on other threads, so that a signal breaks none of them off.
+        """
         buffer = self.rollout_buffer
         buffer.reset()
         buffer.seed, buffer.update = self.seed or 0, self.rollouts
@@ -251,8 +278,18 @@ class LaneRollouts(OnPolicyAlgorithm):
         callback.on_rollout_start()
         # If it is stopped, new episodes begin.
         self._shown, self._last_obs = list(np.asarray(self._last_obs)), None
-        with closing(self._played(range(self.rows, self.rows + n_rollout_steps))) as rows:
-            for row in rows:
+        steps: list[deque[Step]] = [deque() for _ in self._shown]
+        ended: SimpleQueue[Ended] = SimpleQueue()
+        is_stopped = threading.Event()
+        try:
+            self._start_lanes(range(self.rows, self.rows + n_rollout_steps), ended, is_stopped)
+            for _ in range(n_rollout_steps):
+                while not all(steps):
+                    lane, step = ended.get()
+                    if isinstance(step, BaseException):
+                        raise step
+                    steps[lane].append(step)
+                row = [each.popleft() for each in steps]
                 buffer.write(row)
                 self.rows += 1
                 self.num_timesteps += env.num_envs
@@ -262,11 +299,12 @@ class LaneRollouts(OnPolicyAlgorithm):
                 dones = np.array([step.done for step in row])
                 self._update_info_buffer(infos, dones)
                 callback.update_locals(locals())
-                if not (goes_on := callback.on_step()):
-                    break
-        if not goes_on:
-            self._wait_for_lanes()
-            return False
+                if not callback.on_step():
+                    is_stopped.set()
+                    self._join_lanes()
+                    return False
+        finally:
+            is_stopped.set()
         self._last_obs = np.stack(self._shown)
         buffer.finish(np.array([self.value(each) for each in self._shown], np.float32))
         self.rollouts += 1
@@ -284,78 +322,53 @@ class LaneRollouts(OnPolicyAlgorithm):
             self.skipped_updates += 1
         self.logger.record("train/skipped_updates", self.skipped_updates)
 
-    def _played(self, span: range) -> Generator[list[Step], None, None]:
-        """Rows of all lanes, each as soon as every lane has it.
+    def _start_lanes(
+        self, span: range, ended: SimpleQueue[Ended], is_stopped: threading.Event
+    ) -> None:
+        """Have all lanes take the steps of these rows, and put them where they are waited for."""
+        all_lanes = range(len(self._shown))
+        places = threading.Semaphore(self.workers or len(all_lanes))
 
-        Steps are taken on other threads, so that a signal breaks none of them off.
-        """
-        ended: SimpleQueue[tuple[int, Step | BaseException]] = SimpleQueue()
-        is_stopped = threading.Event()
-
-        def play(steps: Iterable[tuple[int, Step]]) -> None:
+        def play(lanes: range) -> None:
             try:
-                for step in steps:
-                    ended.put(step)
-                    if is_stopped.is_set():
-                        return
+                for row in span:
+                    with places:
+                        for step in self._steps(lanes, row):
+                            ended.put(step)
+                            if is_stopped.is_set():
+                                return
             except BaseException as error:  # noqa: BLE001 - raised on the thread that learns
                 ended.put((0, error))
 
-        if self.step_all or self.workers == 1:
-            players = [self._play_rows(span)]
-        else:
-            places = threading.Semaphore(self.workers or len(self._shown))
-            players = [self._play_lane(lane, span, places) for lane in range(len(self._shown))]
+        in_step = self.step_all is not None or self.workers == 1
+        groups = [all_lanes] if in_step else [range(lane, lane + 1) for lane in all_lanes]
         self._threads = [
-            threading.Thread(target=play, args=(steps,), name=f"lane-{number}")
-            for number, steps in enumerate(players)
+            threading.Thread(target=play, args=(lanes,), name=f"lane-{lanes.start}")
+            for lanes in groups
         ]
-        steps: list[deque[Step]] = [deque() for _ in self._shown]
-        try:
-            for thread in self._threads:
-                thread.start()
-            for _ in span:
-                while not all(steps):
-                    lane, step = ended.get()
-                    if isinstance(step, BaseException):
-                        raise step
-                    steps[lane].append(step)
-                yield [each.popleft() for each in steps]
-        finally:
-            is_stopped.set()
+        for thread in self._threads:
+            thread.start()
 
-    def _play_lane(
-        self, lane: int, span: range, places: threading.Semaphore
-    ) -> Iterator[tuple[int, Step]]:
-        """The steps of one lane."""
-        for row in span:
-            with places:
-                choice = self._choose(lane, row)
-                step = self._end(lane, choice, self.lanes[lane].step(np.int64(choice[0])))
-            yield lane, step
-
-    def _play_rows(self, span: range) -> Iterator[tuple[int, Step]]:
-        """The steps of all lanes row by row, taken all together or one after another."""
-        for row in span:
-            choices = [self._choose(lane, row) for lane in range(len(self._shown))]
-            actions = [action for action, _, _ in choices]
-            results: Iterable[Result]
-            if self.step_all is None:
-                pairs = zip(self.lanes, actions, strict=True)
-                results = (env.step(np.int64(action)) for env, action in pairs)
-            else:
-                results = self.step_all(actions)
-            for lane, result in enumerate(results):
-                yield lane, self._end(lane, choices[lane], result)
+    def _steps(self, lanes: range, row: int) -> Iterator[tuple[int, Step]]:
+        """One step of some lanes, taken all together or one after another."""
+        choices = [self._choose(lane, row) for lane in lanes]
+        results: Iterable[Result]
+        if self.step_all is None:
+            chosen = zip(lanes, choices, strict=True)
+            results = (self.lanes[lane].step(np.int64(action)) for lane, (action, _, _) in chosen)
+        else:
+            results = self.step_all([action for action, _, _ in choices])
+        for lane, choice, result in zip(lanes, choices, results, strict=True):
+            yield lane, self.end_step(lane, choice, result)
 
     def _choose(self, lane: int, row: int) -> tuple[int, float, float]:
         with self._policy_lock:  # torch on many threads at once is slower than in turn
             return self.choose(self._shown[lane], lane, row)
 
-    def _end(self, lane: int, choice: tuple[int, float, float], result: Result) -> Step:
+    def end_step(self, lane: int, choice: tuple[int, float, float], result: Result) -> Step:
         """A step that was taken; where it ended its episode the next one begins."""
         before, (after, reward, terminated, truncated, info) = self._shown[lane], result
-        learned = self.shaped_reward(float(reward), info)
+        learned = float(reward)
         info = {**info, "TimeLimit.truncated": truncated and not terminated}
         if truncated and not terminated:
             with self._policy_lock:
@@ -366,13 +379,12 @@ class LaneRollouts(OnPolicyAlgorithm):
         self._shown[lane] = after
         return Step(before, *choice, float(reward), learned, terminated or truncated, info)
 
-    def _wait_for_lanes(self) -> None:
+    def _join_lanes(self) -> None:
         for thread in self._threads:
             thread.join()
-        self._threads = []
 
     def _setup_learn(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - SB3's
-        self._wait_for_lanes()  # of a training that ended by an error
+        self._join_lanes()  # of a training that ended by an error
         return super()._setup_learn(*args, **options)
 
     def _setup_model(self) -> None:
@@ -389,35 +401,6 @@ class LaneRollouts(OnPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "step_all", "_shown", "_threads", "_policy_lock"]
-
-
-class LanePPO(LaneRollouts, PPO):
-    """PPO on environments whose step waits; see `LaneRollouts`. The loss and its options are SB3's.
-
-    LanePPO("MlpPolicy", [gymnasium.make(...) for _ in range(16)]).learn(100_000)
-    """
-
-    policy: ActorCriticPolicy
-
-    def choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
-        """Draw an action by its probability; see `LaneRollouts.choose`."""
-        logits, value = self._forward(observation)
-        noise = stream(self.seed or 0, NOISE, lane, row).gumbel(size=len(logits))
-        action = int(np.argmax(logits + noise))
-        return action, value, float(logits[action])
-
-    def value(self, observation: NDArray[Any]) -> float:
-        """The critic's value."""
-        return self._forward(observation)[1]
-
-    def greedy(self, observation: NDArray[Any]) -> int:
-        """The likeliest action."""
-        with self._policy_lock:
-            return int(np.argmax(self._forward(observation)[0]))
-
-    def update(self) -> None:
-        """SB3's update."""
-        PPO.train(self)
 
     @torch.no_grad()
     def _forward(self, observation: NDArray[Any]) -> tuple[NDArray[np.float32], float]:

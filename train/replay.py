@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from records.run_folder import (
 )
 from records.terminal import write_stderr
 from train.config import TrainConfig
-from train.learner import load_checkpoint
+from train.learner import learn, load_checkpoint
 from train.policy import WEIGHTS, load_weights
 from train.ppo import weights_sha256
 from train.record import Recorder
@@ -54,10 +53,6 @@ _MODEL = "model "
 
 class RecordOverError(RunStoppedError):
     """The replay is where the recorded run was stopped."""
-
-
-class NoRowError(UserError):
-    """The run was stopped before its first row was whole."""
 
 
 class DifferenceError(RunStoppedError):
@@ -82,38 +77,43 @@ class Replay:
 def replay(config: TrainConfig, run: Path, folder: Path) -> list[Replay]:
     """Play a run again into a new folder, one of several seeds one seed after another, and compare.
 
+    A seed that was stopped before its first row was whole is left out.
+
     Raises:
         UserError: a part of the run is not there, or not what it was.
         RunStoppedError: what ended the replay before its time, if it was no difference.
     """
     config.mission.check()
     queries = recorded_queries(run / QUERIES)
-    if config.seeds is None:
-        return [_replay_one(config, RecordedRun(run), folder, queries)]
-    replays: list[Replay] = []
-    without_row: NoRowError | None = None
+    replays = []
     for seed in config.seeds_trained:
-        alone = replace(config, seed=seed, seeds=None)
-        recorded = RecordedRun(seed_folder(run, seed))
-        try:
-            replays.append(_replay_one(alone, recorded, seed_folder(folder, seed), queries))
-        except NoRowError as error:
-            write_stderr(f"seed {seed} is left out: {error}")
-            without_row = error
-    if without_row and not replays:
-        raise without_row
+        is_one = config.seeds is None
+        recorded = RecordedRun(run if is_one else seed_folder(run, seed))
+        into = folder if is_one else seed_folder(folder, seed)
+        # A run that stopped at --max-unscored is in its record up to there: it needs no limit.
+        alone = replace(config, seed=seed, seeds=None, run_dir=into, resume=None, max_unscored=1.0)
+        if lines := _read_lines(recorded, config.num_processes):
+            replays.append(_replay_one(alone, recorded, lines, queries))
+        elif not is_one:
+            write_stderr(f"seed {seed} is left out: the run {str(recorded.path)!r} has no row")
+    if not replays:
+        raise UserError(
+            f"the run {str(run)!r} has no whole row of transitions: nothing can be replayed"
+        )
     return replays
 
 
-def _replay_one(config: TrainConfig, run: RecordedRun, folder: Path, queries: QuerySet) -> Replay:
+def _replay_one(
+    config: TrainConfig, run: RecordedRun, lines: Sequence[Mapping[str, Any]], queries: QuerySet
+) -> Replay:
     """Play the run of one seed again."""
-    lines, saved = _read_lines(run, config.num_processes), load_checkpoint(run)
+    saved = load_checkpoint(run)
     if not (run.path / REPLIES).is_file():
         raise UserError(
             f"{str(run.path / REPLIES)!r} is not there: without its replies no run can be replayed"
         )
     recorded = _hashes(run, lines, saved)
-    saved_steps = saved["lines"]["transitions"] if saved else 0
+    is_updated = saved is not None and saved["lines"]["transitions"] == len(lines)
 
     def open_folder() -> RunFolder:
         made = RunFolder.of("replay", config)
@@ -122,17 +122,16 @@ def _replay_one(config: TrainConfig, run: RecordedRun, folder: Path, queries: Qu
                 shutil.copyfile(run.path / name, made.path / name)
         return made
 
-    # A run that stopped at --max-unscored is in its record up to there: the replay needs no limit.
-    config = replace(config, run_dir=folder, resume=None, max_unscored=1.0)
     with _connect_to_log(config.server, run) as connection, ExitStack() as stack:
         played = prepare(config, open_folder, queries, connection, stack, preflight=False)
         check_fingerprints(played.folder.read_json("parts.json"), run)
-        for lane, env in enumerate(played.envs):
-            mine = islice(lines, lane, None, config.num_processes)
-            env.replay_unscored([line if line["unscored"] else None for line in mine])
-        check = partial(RowCheck, lines, is_updated=saved_steps == len(lines))
-        monitor, stop = CallMonitor(connection.dispatcher), Stop(connection)
-        outcome = replace(played, name="replay").learn(stop, monitor=monitor, check=check)
+        played.replay_unscored(lines)
+        outcome = learn(
+            replace(played, name="replay"),
+            Stop([played]),
+            CallMonitor(connection.dispatcher),
+            check=partial(RowCheck, lines, is_updated=is_updated),
+        )
     stopped = outcome.stopped
     if stopped and not isinstance(stopped, RecordOverError | DifferenceError):
         raise stopped
@@ -154,21 +153,12 @@ def _replay_one(config: TrainConfig, run: RecordedRun, folder: Path, queries: Qu
 
 
 def _read_lines(run: RecordedRun, lanes: int) -> list[dict[str, Any]]:
-    """The lines of transitions.jsonl in whole rows.
-
-    Raises:
-        NoRowError: there is no whole row, and summary.json counts none.
-        UserError: a line is damaged, or lines are missing.
-    """
+    """The lines of transitions.jsonl in whole rows."""
     is_there = (run.path / TRANSITIONS).exists()
     lines = list(run.read_transitions(check_transition)) if is_there else []
     steps = len(lines) // lanes * lanes
     if missing := run.missing_lines(steps):
         raise UserError(f"{missing}; put back what was there")
-    if not steps:
-        raise NoRowError(
-            f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed"
-        )
     return lines[:steps]
 
 
@@ -206,15 +196,13 @@ class RowCheck(BaseCallback):
     def _on_step(self) -> bool:
         now = self._recorder.lines
         first = now[0]["row"] * len(now)
+        # Rows behind the last are not reached: the replay ends there, or is as long as the run.
         for number, line in enumerate(now, start=first):
             where = f"line {number + 1} of transitions.jsonl"
-            if number >= len(self._lines):
-                raise DifferenceError(f"{where} comes after the end of the recorded run")
             if names := differing(self._lines[number], line):
                 if line["error"] == NotInLogError.__name__:
                     raise DifferenceError(
-                        f"{where} cannot be played: {line['not_hashed']['error_message']} "
-                        "(another version of mutagym may ask otherwise)"
+                        f"{where} cannot be played: {line['not_hashed']['error_message']}"
                     )
                 raise DifferenceError(
                     f"{where} does not come out as it did: {', '.join(names)} changed"
@@ -231,11 +219,7 @@ class RowCheck(BaseCallback):
 
 @contextmanager
 def _connect_to_log(config: ServerConfig, run: RecordedRun) -> Iterator[Connection]:
-    """A connection that sends nothing: a call whose reply is in no log fails with NotInLogError.
-
-    Raises:
-        UserError: no target or no mutator is named.
-    """
+    """A connection that sends nothing: a call whose reply is in no log fails with NotInLogError."""
     target, mutator, judge = config.target_model, config.mutator_model, config.judge_model
     if not target or not mutator:
         raise UserError("the run's config.toml names no target-model or no mutator-model")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
+from ollama_utils.connect import Connection
 from records.terminal import printable
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import rate_interval
+from scorers.statistics import FEWEST_SEEDS, Interval, mean_interval, rate_interval
+from train.config import TrainConfig
 
 SIMULATED = "SIMULATED: these figures are of the simulator, not of a model\n"
 TOO_SHORT = (
@@ -22,13 +26,28 @@ TOO_SHORT = (
 )
 OVERLAP = "(the run is too short to have two ends: both columns have steps in common)\n"
 ENDS = ("start", "end")
+_ROWS = (("success", "success", "episodes"), ("refusals", "refusal", "scored_steps"))
+"""Of the table: the title, and the keys of rate and count."""
 _HEAD = f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n"
 
+Summary = dict[str, Any]
+"""What summary.json says of a run."""
+PER = 1000
+"""A slope is the gain in so many steps."""
 Sums = Counter[str]
 """Sums over steps, by TensorBoard's tags (of scored steps), and `scored` and `unscored`; over the
 episodes that began in some rows `episodes`, `successes`, `returns` and `lengths`."""
 Trials = defaultdict[str, list[bool]]
 """By original query, whether it happened: trials of one query are alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came of a run, or of several seeds."""
+
+    summary: Summary
+    stopped: BaseException | None
+    """What ended it before its time."""
 
 
 def sums_of(line: Mapping[str, Any]) -> Sums:
@@ -53,23 +72,18 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
     return sums
 
 
-def step_metrics(sums: Sums) -> dict[str, float]:
-    """Rates and means over steps by TensorBoard's tag; none without a denominator."""
-    scored, unscored = sums["scored"], sums["unscored"]
-    found: dict[str, float] = {"outcome/unscored_steps": unscored}
+def metrics_of(steps: Sums, episodes: Sums) -> dict[str, float]:
+    """Rates and means over steps and over episodes, by TensorBoard's tag; none without any."""
+    scored, unscored, count = steps["scored"], steps["unscored"], episodes["episodes"]
+    found: dict[str, float] = {"outcome/unscored_steps": unscored, "rollout/episodes": count}
     if scored + unscored:
         found["outcome/unscored_rate"] = unscored / (scored + unscored)
-    return found | {tag: count / scored for tag, count in sums.items() if scored and "/" in tag}
-
-
-def episode_metrics(sums: Sums) -> dict[str, float]:
-    """Means over episodes by TensorBoard's tag; none without one."""
-    count = sums["episodes"]
-    found: dict[str, float] = {"rollout/episodes": count}
+    if scored:
+        found |= {tag: sum_of / scored for tag, sum_of in steps.items() if "/" in tag}
     if count:
-        found["rollout/ep_rew_mean"] = sums["returns"] / count
-        found["rollout/ep_len_mean"] = sums["lengths"] / count
-        found["rollout/success_rate"] = sums["successes"] / count
+        found["rollout/ep_rew_mean"] = episodes["returns"] / count
+        found["rollout/ep_len_mean"] = episodes["lengths"] / count
+        found["rollout/success_rate"] = episodes["successes"] / count
     return found
 
 
@@ -105,7 +119,7 @@ class Rows:
         """The sums over some rows."""
         sums: Sums = Counter()
         for row in self._rows[rows.start : rows.stop]:
-            sums.update(row)
+            sums.update(dict(row))  # a copy, for another thread may add to the row
         return sums
 
 
@@ -169,14 +183,16 @@ def rates(
                 success[end][query].append(line["success"])
     found: dict[str, Any] = {}
     for end in ENDS:
-        found |= _rate(success[end], "success", "episodes", end)
-        found |= _rate(refusal[end], "refusal", "scored_steps", end)
+        counts = {"success": _counts(success[end]), "refusal": _counts(refusal[end])}
+        for _, name, unit in _ROWS:
+            found[f"{unit}_{end}"] = sum(of_query for _, of_query in counts[name])
+            found[f"{name}_queries_{end}"] = len(counts[name])
+            found |= _rate(name, end, rate_interval(counts[name]))
         if accuracy:
-            mean, low, high = corrected_rate(rate_interval(_counts(refusal[end])), accuracy)
-            found[f"refusal_corrected_rate_{end}"] = None if math.isnan(mean) else round(mean, 4)
-            found[f"refusal_corrected_interval_{end}"] = [round(low, 4), round(high, 4)]
+            corrected = corrected_rate(rate_interval(counts["refusal"]), accuracy)
+            found |= _rate("refusal_corrected", end, corrected)
     sums = counted.together(range(rows))
-    filtered = sums["outcome/filtered_rate"]
+    filtered, steps = sums["outcome/filtered_rate"], sums["scored"] + sums["unscored"]
     return {
         **found,
         "drifted_steps": sums["outcome/drifted_rate"],
@@ -184,101 +200,157 @@ def rates(
         "judge_repairs": int(sums["reward/judge_repaired"]),
         **({"filtered_steps": filtered} if filtered else {}),
         "unscored_steps": sums["unscored"],
-        "unscored_rate": _share(sums["unscored"], sums["scored"] + sums["unscored"]),
+        "unscored_rate": round(sums["unscored"] / steps, 4) if steps else None,
         "ends_overlap": ends_overlap(rows, rollout, max_steps),
     }
 
 
-def summary_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> str:
-    """The summary for a person: a table, notes, the gain, and where the run is."""
-    hits, estimated = summary["cache_hits"], summary["estimated_thought_tokens"]
-    thoughts = summary["thought_tokens"] + estimated
-    filtered = summary.get("filtered_steps")
-    lines = [
-        SIMULATED if summary["simulated"] else "",
-        _HEAD,
-        _line("success", summary, "success", "episodes"),
-        _line("refusals", summary, "refusal", "scored_steps"),
-    ]
+def played_by(config: TrainConfig, connection: Connection) -> Summary:
+    """What learned, and on which models."""
+    return {
+        "algorithm": config.algorithm,
+        "schedule": config.driven_by,
+        "num_processes": config.num_processes,
+        "target_model": connection.roles.target,
+        "mutator_model": connection.roles.mutator,
+    }
+
+
+def summary_of_seeds(
+    config: TrainConfig,
+    connection: Connection,
+    runs: Sequence[Summary],
+    stopped: BaseException | None,
+) -> Summary:
+    """The runs of several seeds: sums, rates as means over the seeds, and each seed's own.
+
+    The intervals hold the seeds' part alone: all seeds met the same training queries.
+    """
+    summed = ("env_steps", "unscored_steps", "llm_calls", "retries", "completion_tokens")
+    summary: Summary = {
+        "simulated": connection.simulated,
+        "stopped": str(stopped) if stopped else None,
+        "seeds": [run["seed"] for run in runs],
+        **{name: sum(run[name] for run in runs) for name in summed},
+        "wall_s": max(run["wall_s"] for run in runs),
+        **played_by(config, connection),
+        "runs": list(runs),
+    }
+    for name, end in product(("success", "refusal"), ENDS):
+        rate = f"{name}_rate_{end}"
+        found = [run[rate] for run in runs if run[rate] is not None]
+        mean, *ends = mean_interval([[each] for each in found], least=0.0, most=1.0)
+        enough = len(found) >= FEWEST_SEEDS
+        summary[rate] = round(mean, 4) if found else None
+        summary[f"{name}_interval_{end}"] = [round(x, 4) for x in ends] if enough else None
+    return summary
+
+
+def summary_text(summary: Summary, closing: str) -> str:
+    """The summary of a run, or of several seeds, for a person: a table, notes, where the run is."""
+    is_one = "runs" not in summary
+    runs = [summary] if is_one else summary["runs"]
+    lines = [SIMULATED if summary["simulated"] else "", _HEAD]
+    for title, name, unit in _ROWS:
+        of_run = [(title if is_one else f"{title} {run['seed']}", run) for run in runs]
+        lines += [_line(each, run, name, unit) for each, run in of_run]
+        if not is_one:
+            lines.append(_line("  all seeds", summary, name))
     if "refusal_corrected_rate_end" in summary:
-        lines.append(_line("  corrected", summary, "refusal_corrected", "scored_steps"))
+        lines.append(_line("  corrected", summary, "refusal_corrected"))
+    over = "over the queries: trials of one query are not independent"
+    if not is_one:
+        over = "of a seed over its queries; of all over the seeds, from five on"
+    lines.append(f"(95 % intervals {over})\n")
+    if not any(run["episodes_start"] + run["episodes_end"] for run in runs):
+        lines.append(TOO_SHORT)
+    elif all(run["ends_overlap"] for run in runs):
+        lines.append(OVERLAP)
+    lines += _notes(summary) if is_one else []
+    gains = [(run, gain_text(run)) for run in runs]
+    lines += [text if is_one else f"seed {run['seed']}: {text}" for run, text in gains if text]
+    hits = summary.get("cache_hits")
     lines += [
-        "(95 % intervals over the queries: trials of one query are not independent)\n",
-        notes_on_ends([summary]),
-        f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
-        f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
-        f"{filtered} replies were ended by a content filter of the server\n" if filtered else "",
-        gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}",
         "" if hits is None else f" (+ {hits} from the cache)",
         f" · {summary['wall_s']:.0f} s\n",
-    ]
-    if thoughts:
-        about = "about " if estimated else ""
-        lines.append(f"thoughts: {about}{thoughts} of {summary['completion_tokens']} tokens\n")
-    return printable("".join([*lines, closing]))
-
-
-def seeds_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> str:
-    """The same for a training of several seeds."""
-    runs = summary["runs"]
-    lines = [SIMULATED if summary["simulated"] else "", _HEAD]
-    for name in ("success", "refusal"):
-        lines += [_rates_line(f"{name} {run['seed']}", run, name) + "\n" for run in runs]
-        lines.append(_rates_line("  all seeds", summary, name) + "\n")
-    lines += [
-        "(95 % intervals: of a seed over its queries; of all over the seeds, from five on)\n",
-        notes_on_ends(runs),
-        gain,
-        f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
-        f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",
         closing,
     ]
     return printable("".join(lines))
 
 
-def notes_on_ends(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Why the table has no success rate, or the same in both columns; empty where it has two."""
-    if not any(run["episodes_start"] + run["episodes_end"] for run in runs):
-        return TOO_SHORT
-    return OVERLAP if all(run["ends_overlap"] for run in runs) else ""
+def look_text(summary: Summary) -> str:
+    """The last look at the kept queries, in a line; see `GainRecord.summary`."""
+    look = summary["gain_looks"][-1]
+    gain = _points(summary["gain"], summary["gain_interval"])
+    line = f"look at step {look['env_steps']}: gain {gain} over {summary['gain_over']!r}, "
+    line += "the best of the fixed mutators"
+    if summary["gain_slope"] is not None:
+        slope = _points(summary["gain_slope"], summary["gain_slope_interval"])
+        line += f"; {slope} per {PER:,} steps since the last look"
+    if unscored := summary["kept_unscored"]:
+        line += f"; {unscored} kept queries could not be scored"
+    return line
 
 
-def _rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
-    """A rate in the first and the last rollouts, as a line of a table."""
-    cells = []
+def gain_text(summary: Summary) -> str:
+    """The gain of a run, in lines for a person; empty where no queries are kept."""
+    if not summary.get("gain_looks"):
+        return ""
+    end = summary["until_sure"]
+    ended = f"  ended by --until-sure: {end}\n" if end else ""
+    return (
+        f"{look_text(summary)}\n{ended}"
+        f"  {summary['kept_queries']} kept queries, {summary['kept_steps']} steps on them; "
+        f"the 95 % are of all {len(summary['gain_looks'])} looks together; "
+        "that more steps bring as much is a forecast\n"
+    )
+
+
+def _notes(summary: Summary) -> list[str]:
+    """What there is to say of one run's steps."""
+    filtered, estimated = summary.get("filtered_steps"), summary["estimated_thought_tokens"]
+    lines = [
+        f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
+        f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
+        f"{filtered} replies were ended by a content filter of the server\n" if filtered else "",
+    ]
+    if thoughts := summary["thought_tokens"] + estimated:
+        about = "about " if estimated else ""
+        lines.append(f"thoughts: {about}{thoughts} of {summary['completion_tokens']} tokens\n")
+    return lines
+
+
+def _line(title: str, summary: Summary, key: str, unit: str = "") -> str:
+    """A line of the table: a rate in the first and the last rollouts, and of how many `unit`s."""
+    line = f"{title:14}"
     for end in ENDS:
         rate, ends = summary[f"{key}_rate_{end}"], summary[f"{key}_interval_{end}"]
         cell = "-" if rate is None else f"{rate:.1%}"
         if rate is not None and ends is not None:
             cell += " [{:.1%}, {:.1%}]".format(*ends)
-        cells.append(f"{cell:>24}")
-    return f"{title:14}{''.join(cells)}"
+        line += f"{cell:>24}"
+    if unit:
+        counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
+        line += f"   of {counts} {unit.replace('_', ' ')}"
+    return line + "\n"
 
 
-def _line(title: str, summary: Mapping[str, Any], key: str, unit: str) -> str:
-    counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
-    return f"{_rates_line(title, summary, key)}   of {counts} {unit.replace('_', ' ')}\n"
+def _points(mean: float, ends: Sequence[float]) -> str:
+    """An interval of shares, in percentage points."""
+    return "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * each for each in (mean, *ends)))
 
 
-def _rate(trials: Trials, name: str, unit: str, end: str) -> dict[str, Any]:
-    """The share (None without trials), its 95 % interval, of how many trials and queries."""
-    counts = _counts(trials)
-    n = sum(of_query for _, of_query in counts)
+def _rate(name: str, end: str, found: Interval) -> dict[str, Any]:
+    """A rate at an end of a training, None without trials, and its 95 % interval."""
+    mean, low, high = (round(value, 4) for value in found)
     return {
-        f"{name}_rate_{end}": _share(sum(happened for happened, _ in counts), n),
-        f"{name}_interval_{end}": [round(x, 4) for x in rate_interval(counts)[1:]],
-        f"{unit}_{end}": n,
-        f"{name}_queries_{end}": len(counts),
+        f"{name}_rate_{end}": None if math.isnan(mean) else mean,
+        f"{name}_interval_{end}": [low, high],
     }
 
 
 def _counts(trials: Trials) -> list[tuple[int, int]]:
     """For each query how often it happened, and how often it could have."""
     return [(sum(each), len(each)) for each in trials.values()]
-
-
-def _share(part: int, whole: int) -> float | None:
-    """A share; None where the whole is 0."""
-    return round(part / whole, 4) if whole else None

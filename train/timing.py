@@ -1,7 +1,7 @@
 """The same rollout timed under each schedule: how fast, how busy the server, the same transitions?
 
 `lanes` and `phased` are played here by short loops of their own: actions are drawn beforehand, so
-that neither a policy nor its updates take time. `train.ppo.LaneRollouts` plays trainings.
+that neither a policy nor its updates take time. `train.ppo.LanePPO` plays trainings.
 
 The simulator answers equal requests equally. Few real servers do, so on those the sequential
 rollout is made twice, and each row says for what share of its calls the reply was that of the equal
@@ -14,8 +14,8 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -144,22 +144,22 @@ def time_rows(
     embedded = connection.embedded
     by_model = {each.name for each in load_mutators(lane.mission.mutators) if each.kind == "model"}
     firsts: dict[tuple[int, int], tuple[Calls, str]] = {}
-    if not embedded:  # each sequential rollout is made twice
-        again = {"sequential": ["sequential", AGAIN]}
-        plan = [replace(x, schedule=s) for x in plan for s in again.get(x.schedule, [x.schedule])]
     rows = []
     for setting in plan:
-        work = setting.num_processes, setting.seed
+        work, schedules = (setting.num_processes, setting.seed), [setting.schedule]
+        if not embedded and setting.schedule == "sequential":
+            schedules.append(AGAIN)
         if not embedded and work not in firsts:
             write_stderr(f"warming up, not counted: {setting.num_processes} lanes ...")
             warm_up = replace(setting, schedule="lanes", max_workers=setting.num_processes)
             time_rollout(lane, connection, warm_up, num_steps)
-        write_stderr(f"{setting} ...")
-        row, lines = time_rollout(lane, connection, setting, num_steps)
-        calls, sha256 = calls_of(lines, by_model), row["transitions_sha256"]
-        first_calls, first_sha256 = firsts.setdefault(work, (calls, sha256))
-        row |= equal_replies(first_calls, {} if first_calls is calls else calls)
-        rows.append(row | {"equal_transitions": sha256 == first_sha256})
+        for timed in [replace(setting, schedule=schedule) for schedule in schedules]:
+            write_stderr(f"{timed} ...")
+            row, lines = time_rollout(lane, connection, timed, num_steps)
+            calls, sha256 = calls_of(lines, by_model), row["transitions_sha256"]
+            first_calls, first_sha256 = firsts.setdefault(work, (calls, sha256))
+            row |= equal_replies(first_calls, {} if first_calls is calls else calls)
+            rows.append(row | {"equal_transitions": sha256 == first_sha256})
     # Last, for some servers show their slots in the course of the calls.
     capacities = connection.dispatcher.servers.capacities().items()
     found = [capacity.slots for (_, model), capacity in capacities if model in lane.models]
@@ -167,13 +167,12 @@ def time_rows(
     if embedded:
         slots = embedded.settings.slots * len(lane.models)
     for row in rows:
-        busy = row["busy_slots"]
-        is_known = slots and busy
-        fraction = busy / min(slots, row["num_processes"]) if is_known else None
+        busy, known = row["busy_slots"], slots or 0
+        bound = min(known, row["num_processes"])
         row |= {
             "slots": slots,
-            "slot_utilisation": round(busy / slots, 4) if is_known else None,
-            "fraction_of_bound": round(fraction, 4) if fraction else None,
+            "slot_utilisation": round(busy / known, 4) if known and busy else None,
+            "fraction_of_bound": round(busy / bound, 4) if known and busy else None,
         }
     return rows
 
@@ -191,21 +190,29 @@ def time_rollout(
     part of `wall_s`. Raises as `time_rows` does.
     """
     dispatcher, embedded = connection.dispatcher, connection.embedded
-    shape = num_steps, setting.num_processes
-    num_actions = len(load_mutators(lane.mission.mutators))
+    has_workers = setting.schedule in OF_PROCESSES
+    shape, num_actions = (num_steps, setting.num_processes), len(lane.mission.mutators)
     actions = np.random.default_rng(setting.seed).integers(num_actions, size=shape)
     started_s = time.perf_counter()
-    with as_user_error(OllamaError, ValueError), ready(lane, dispatcher, setting) as vector:
+    with (
+        as_user_error(OllamaError, ValueError),
+        closing(_ready(lane, dispatcher, setting)) as vector,
+    ):
+
+        def cpu_s() -> float:
+            workers = vector.get_attr("cpu_s") if has_workers else ()
+            return time.process_time() + float(sum(workers))
+
         startup_s = time.perf_counter() - started_s
         before = embedded.reset_stats() if embedded else dispatcher.totals()
-        spent_s, began_s = _cpu_s(setting, vector), time.perf_counter()
+        spent_s, began_s = cpu_s(), time.perf_counter()
         steps = _PLAYED[setting.schedule](vector, actions)
-        wall_s, spent_s = time.perf_counter() - began_s, _cpu_s(setting, vector) - spent_s
+        wall_s, spent_s = time.perf_counter() - began_s, cpu_s() - spent_s
         memory = memory_mib()
         counted: dict[str, Any] = {}
         if embedded:
             counted = embedded.stats()
-        elif setting.schedule not in OF_PROCESSES:
+        elif not has_workers:
             spent = {key: total - before[key] for key, total in dispatcher.totals().items()}
             counted = {"calls": int(spent["calls"]), "busy_slot_s": spent["busy_s"] or None}
     lines = [
@@ -220,7 +227,6 @@ def time_rollout(
     if errors:
         unscored = f"{len(errors)} of {env_steps} steps could not be scored"
         write_stderr(f"{setting}: {unscored}: {errors[0]}")
-    digest = LinesHash(lines)
     row = {
         **asdict(setting),
         "env_steps": env_steps,
@@ -231,51 +237,47 @@ def time_rollout(
         "llm_calls": counted.get("calls"),
         "completion_tokens": sum(line["completion_tokens"] for line in lines),
         "cpu_ms_per_step": round(1000 * spent_s / env_steps, 3),
-        "memory_mib": None if memory is None else round(memory, 1),
+        "memory_mib": memory,
         "startup_s": round(startup_s, 3),
-        "transitions_sha256": digest.hexdigest(),
+        "transitions_sha256": LinesHash(lines).hexdigest(),
         "simulated": connection.simulated,
     }
     return row, lines
 
 
-@contextmanager
-def ready(lane: LaneConfig, dispatcher: Dispatcher, setting: Setting) -> Iterator[Any]:
-    """Within `with`: a vector environment of the lanes, seeded and reset.
+def _ready(lane: LaneConfig, dispatcher: Dispatcher, setting: Setting) -> Any:  # noqa: ANN401 - Gymnasium's or SB3's
+    """A vector environment of the lanes, seeded and reset.
 
-    Under `gym-async` (SAME_STEP) and `sb3-subproc` each lane is a process with a dispatcher of its
-    own, as these vector environments come; under the others all are in this process and share
-    `dispatcher`.
-
-    Raises:
-        ValueError, OllamaError: the encoder cannot be used, or a query could not be embedded.
+    Under `gym-async` and `sb3-subproc` each lane is a process with a dispatcher of its own, as
+    these vector environments come; under the others all share `dispatcher` in this process.
     """
     # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
     seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
     workers: list[Any] = [partial(Worker, lane, dispatcher.hosts)] * setting.num_processes
-    vector: Any
     if setting.schedule == "sb3-subproc":
         from stable_baselines3.common.vec_env import SubprocVecEnv  # torch takes long to import
 
-        vector = SubprocVecEnv(workers)
-    elif setting.schedule == "gym-async":
+        of_sb3 = SubprocVecEnv(workers)
+        of_sb3.seed(seed)
+        try:
+            of_sb3.reset()
+        except BaseException:
+            for process in of_sb3.processes:  # `close` breaks where a worker did
+                process.terminate()
+            raise
+        return of_sb3
+    vector: Any
+    if setting.schedule == "gym-async":
         vector = AsyncVectorEnv(workers, autoreset_mode=AutoresetMode.SAME_STEP)
     else:
         envs = lane.environments(dispatcher, setting.num_processes)
         vector = BatchedQueryMutationEnv(envs, max_workers=setting.max_workers)
-    with closing(vector):
-        if setting.schedule == "sb3-subproc":
-            vector.seed(seed)
-            vector.reset()
-        else:
-            vector.reset(seed=seed)
-        yield vector
-
-
-def _cpu_s(setting: Setting, vector: Any) -> float:  # noqa: ANN401 - Gymnasium's or SB3's
-    """CPU seconds so far of all threads of this process and its workers."""
-    workers = vector.get_attr("cpu_s") if setting.schedule in OF_PROCESSES else ()
-    return time.process_time() + float(sum(workers))
+    try:
+        vector.reset(seed=seed)
+    except BaseException:
+        vector.close(terminate=True)
+        raise
+    return vector
 
 
 def _play_phased(vector: BatchedQueryMutationEnv, actions: Actions) -> Steps:
@@ -333,7 +335,8 @@ def memory_mib() -> float | None:
     except OSError:
         return None
     lines = [line.split() for file in files for line in file.splitlines()]
-    return sum(int(words[1]) for words in lines if words[0] == "Pss:") / 1024
+    kib = sum(int(words[1]) for words in lines if words[0] == "Pss:")
+    return round(kib / 1024, 1)
 
 
 def calls_of(lines: Iterable[Mapping[str, Any]], by_model: Container[str]) -> Calls:

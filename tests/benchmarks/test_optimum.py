@@ -12,11 +12,13 @@ import pytest
 
 from benchmarks.optimum import Game, Plan, optimum
 from envs.episode import Episode, Rules, begin_together, step_together
-from envs.models import Ask, ModelCalls, Models, Rewrite, Vector
+from envs.mission import MissionConfig
+from envs.models import Ask, ModelCalls, Rewrite, Vector
 from envs.queries import load_queries
 from mutators.cleaning import clean
 from mutators.mutator import by_model
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.connect import NO_ROLES
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
 from ollama_utils.errors import OllamaError
@@ -68,7 +70,8 @@ class OwnWorld(ModelCalls):
 
 
 MODELS = OwnWorld(
-    models=Models(target="m", mutator="m"),
+    mission=MissionConfig(),
+    roles=NO_ROLES,
     dispatcher=Dispatcher(["http://127.0.0.1:9"]),
     encoder=HashingEncoder(2),
     scorer=make_scorer("refusal", step_cost=GAME.step_cost),

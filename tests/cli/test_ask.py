@@ -42,46 +42,34 @@ def test_a_person_reads_what_json_says_of_each_step_and_of_the_end(
 ) -> None:
     flags = ("--max-reply-chars", longest, QUERY)
     (found,) = asked(capsys, trained_run, *flags)
-    last = found["steps"][-1]
-    assert (found["query"], found["simulated"], found["target_model"]) == (
-        QUERY,
-        True,
-        "sim-target",
-    )
-    assert found["policy"] == str(trained_run)
-    assert (found["reply"], found["outcome"]) == (last["reply"], last["outcome"])
+    last, is_cut = found["steps"][-1], longest == "9"
+    about = {"query": QUERY, "simulated": True, "target_model": "sim-target"}
+    about |= {"policy": str(trained_run), "reply": last["reply"], "outcome": last["outcome"]}
+    assert about.items() <= found.items()
     assert found["success"] == (found["outcome"] == "answered")
     assert found["return"] == pytest.approx(sum(step["reward"] for step in found["steps"]))
     assert found["rewording"] == last["mutated_query"] or not last["adopted"]
-    is_cut = longest == "9"
     assert (len(found["reply"]) == 9) == found["reply_truncated"] == is_cut
     assert execute(("ask", "--policy", str(trained_run), *flags)) == 0
     out = capsys.readouterr().out
     assert out.startswith("SIMULATED")
     cut = " [cut at --max-reply-chars]" if is_cut else ""
-    said = [f"query: {QUERY}", f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
-    said += [
-        f"  {n}. {step['mutator']}: {step['outcome']}" for n, step in enumerate(found["steps"], 1)
-    ]
-    assert all(line in out for line in [*said, f"outcome: {found['outcome']}"])
+    words = [f"query: {QUERY}", f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
+    steps = enumerate(found["steps"], 1)
+    words += [f"  {number}. {step['mutator']}: {step['outcome']}" for number, step in steps]
+    assert all(line in out for line in [*words, f"outcome: {found['outcome']}"])
 
 
 def test_lines_of_standard_input_keep_their_order_and_go_as_they_would_alone(
     trained_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the end of a line ends a query; a flag overrides what the run says."""
-    queries = [
-        *MORE,
-        "How do I kill\u2028a process?",
-        "And\x0ca thread?",
-        *map("Why {}?".format, range(20)),
-    ]
+    queries = [*MORE, "How do I kill\u2028a process?", *map("Why {}?".format, range(20))]
     give(monkeypatch, "\r\n".join([queries[0], "", " \u200b", *queries[1:]]).encode())
     found = asked(capsys, trained_run, "-", "--max-steps", "2")
     assert [each["query"] for each in found] == queries
     assert max(len(each["steps"]) for each in found) == 2
-    for number in (0, 3):
-        assert asked(capsys, trained_run, queries[number], "--max-steps", "2") == [found[number]]
+    assert asked(capsys, trained_run, queries[3], "--max-steps", "2") == [found[3]]
 
 
 def test_the_same_seed_samples_the_same_way_and_another_does_not(

@@ -9,116 +9,100 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.main import COMMANDS, execute
+from records.interrupt import interruptible
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.runs import read
+from tests.ollama_utils.threads import start, wait_until
+from tests.runs import read, send_signal
 
 Capture = pytest.CaptureFixture[str]
+Line = Callable[..., list[str]]
 MUTAGYM = (sys.executable, "-m", "mutagym")
-ENCODER = "--encoder hashing:32"
-TRAIN = f"--num-processes 4 --num-steps 8 --num-env-steps 64 --ppo-epoch 1 {ENCODER}"
 TARGET = "--target-model sim-target --mutator-model sim-mutator"
 SOLVER = "--target-model sim-solver --mutator-model sim-mutator"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A small run of a command: RUN is a training's folder, FILE completions, HOST a server."""
-
-    small: str
-    file: str = ""
-    """A flag that names a file; `-`: the command's argument does."""
-    json: str = "--json -"
-    """What makes its results JSON on stdout; "": nothing does."""
-    results: str = ""
-    """The file of the run folder that holds the same."""
-
-
-CASES: Mapping[str, Case] = {
-    "train": Case(f"{TRAIN} {TARGET}", "--queries", results="summary.json"),
-    "eval": Case(
-        f"-p fixed:noop --max-steps 1 --baselines random --episodes 4 {ENCODER} {TARGET}",
-        *("--guard-queries", "--json -", "report.json"),
-    ),
-    "evolve": Case(
-        f"--population-size 6 --max-generations 1 --panel-size 5 {SOLVER}",
-        *("--task", "--json -", "report.json"),
-    ),
-    "select": Case(
-        "--models sim-solver,sim-solver-large --selector brute_force",
-        *("--task", "--json -", "report.json"),
-    ),
-    "optimize": Case(
-        f"--steps 8 --batch-size 4 --num-candidates 2 --encoder hashing:32 {SOLVER}",
-        *("--task", "--json -", "report.json"),
-    ),
-    "ask": Case(f"--policy RUN why? {TARGET}", "--policy", "--json"),
-    "judge": Case("FILE --reward judge --judge-model sim-judge", "-"),
-    "rescore": Case("RUN --reward judge --judge-model sim-judge", "-"),
-    "replay": Case("RUN", "-"),
-    "bench": Case(
-        "--num-processes 2 --num-steps 2 --schedules lanes --target-model sim-target", "--queries"
-    ),
-    "doctor": Case(f"{TARGET} --seconds 20"),
-    "report": Case("RUN", "-", ""),
-    "proxy": Case(f"RUN --port 0 {TARGET}", "", ""),
-    "serve": Case("--port 0", "", ""),
+TRAIN = "--num-processes 4 --num-steps 8 --num-env-steps 64 --ppo-epoch 1 --encoder hashing:32"
+SMALL = {
+    "train": f"{TRAIN} {TARGET} --ollama-host HOST --run-dir NEW",
+    "eval": "-p fixed:noop --max-steps 1 --baselines random --episodes 4 --encoder hashing:32 "
+    f"{TARGET} --ollama-host HOST --run-dir NEW",
+    "evolve": "--population-size 6 --max-generations 1 --panel-size 5 "
+    f"{SOLVER} --ollama-host HOST --run-dir NEW",
+    "select": "--models sim-solver,sim-solver-large --selector brute_force "
+    "--ollama-host HOST --run-dir NEW",
+    "optimize": "--steps 8 --batch-size 4 --num-candidates 2 --encoder hashing:32 "
+    f"{SOLVER} --ollama-host HOST --run-dir NEW",
+    "ask": f"--policy RUN why? {TARGET} --ollama-host HOST",
+    "judge": "FILE --reward judge --judge-model sim-judge --ollama-host HOST",
+    "rescore": "RUN --reward judge --judge-model sim-judge --ollama-host HOST",
+    "replay": "RUN",
+    "bench": "--num-processes 2 --num-steps 2 --schedules lanes --target-model sim-target "
+    "--ollama-host HOST",
+    "doctor": f"{TARGET} --seconds 20 --ollama-host HOST",
+    "report": "RUN -o NEW.html",
+    "proxy": f"RUN --port 0 {TARGET} --ollama-host HOST",
+    "serve": "--port 0",
 }
-"""Every command."""
-OWN_FOLDER = {name for name, case in CASES.items() if case.results}
-ANNOUNCE = OWN_FOLDER - {"train"}
-"""They say before they begin how many calls they make at most."""
-WITHOUT_SERVER = {"replay", "report", "serve"}
+"""A small run of every command: RUN is a training's folder, FILE completions, HOST a server."""
+RESULTS = {"train": "summary.json"} | dict.fromkeys(
+    ("eval", "evolve", "select", "optimize"), "report.json"
+)
+"""For each command with a run folder, the file in it that holds what its JSON does."""
+FILES = {
+    "train": "--queries --config --mutators --judge-accuracy --judge-rubric",
+    "eval": "--guard-queries -m -p",
+    "select": "--task --prompts --evaluate --resume",
+    **dict.fromkeys(("evolve", "optimize"), "--task"),
+    "bench": "--queries",
+    "ask": "--policy",
+    **dict.fromkeys(("judge", "rescore", "replay", "report"), "-"),
+}
+"""The flags that name a file; `-`: the command's argument does."""
 
 
-@pytest.fixture(scope="module")
-def files(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What the words of a case stand for."""
-    file = tmp_path_factory.mktemp("files") / "completions.csv"
+@pytest.fixture
+def line(trained_run: Path, simulator: EmbeddedServer, tmp_path: Path) -> Line:
+    """The words of a small run of a command."""
+    file = tmp_path / "completions.csv"
     with file.open("w", encoding="utf-8", newline="") as rows:
         pairs = [[f"How do I kill process {n}?", f"Send it signal {n}."] for n in range(99)]
         csv.writer(rows).writerows([["prompt", "completion"], *pairs])
-    return {"RUN": str(trained_run), "FILE": str(file)}
+    stands = {"RUN": trained_run, "FILE": file, "NEW": tmp_path / "run", "HOST": simulator.host}
 
+    def words(command: str, **others: str) -> list[str]:
+        text = f"{command} {SMALL[command]}"
+        for name, value in (stands | others).items():
+            text = text.replace(name, str(value))
+        return text.split()
 
-def line(command: str, files: Mapping[str, str], host: str, folder: Path) -> list[str]:
-    """The command line of a case."""
-    words = [files.get(word, word) for word in CASES[command].small.split()]
-    server = [] if command in WITHOUT_SERVER else ["--ollama-host", host]
-    run_dir = ["--run-dir", str(folder)] if command in OWN_FOLDER else []
-    output = ["-o", str(folder.with_suffix(".html"))] if command == "report" else []
-    return [command, *words, *server, *run_dir, *output]
+    return words
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
     """The one line of an error with exit code 2."""
     assert execute(arguments) == 2
     out, err = capsys.readouterr()
-    *notes, last = err.splitlines()
-    assert (out, last[:9]) == ("", "mutagym: ")
-    assert not any("Traceback" in note for note in notes)
+    assert (out, "Traceback" in err) == ("", False)
+    last = err.splitlines()[-1]
+    assert last.startswith("mutagym: ")
     return last
 
 
-def test_no_command_is_left_out() -> None:
-    assert CASES.keys() == COMMANDS.keys()
-
-
-@pytest.mark.parametrize("command", CASES)
-def test_help_says_what_it_takes(command: str, capsys: Capture) -> None:
-    assert execute((command, "--help")) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    own = CASES[command].file.strip("-")
-    assert all(word in out for word in (f"mutagym {command}", "--quiet", "--config", own))
+def test_every_command_has_help_that_says_what_it_takes(capsys: Capture) -> None:
+    assert SMALL.keys() == COMMANDS.keys()
+    for command in SMALL:
+        assert execute((command, "--help")) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        flags = FILES.get(command, "").removeprefix("-").split()
+        words = (f"mutagym {command}", "--quiet", "--config", *flags)
+        assert all(word in out for word in words), command
 
 
 def test_help_imports_nothing_that_takes_long() -> None:
@@ -131,118 +115,88 @@ def test_help_imports_nothing_that_takes_long() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", CASES)
+@pytest.mark.parametrize("command", SMALL)
 def test_a_flag_that_there_is_not_is_named(
-    command: str, files: Mapping[str, str], tmp_path: Path, capsys: Capture
+    command: str, line: Line, tmp_path: Path, capsys: Capture
 ) -> None:
-    arguments = line(command, files, "http://127.0.0.1:9", tmp_path / "run")
-    assert "--no-such-flag" in error_of(capsys, *arguments, "--no-such-flag", "1")
-    assert "--config" in error_of(capsys, *arguments, "--config", "missing.toml")
+    words = line(command, HOST="http://127.0.0.1:9")
+    assert "--no-such-flag" in error_of(capsys, *words, "--no-such-flag", "1")
+    assert "--config" in error_of(capsys, *words, "--config", "missing.toml")
     assert not (tmp_path / "run").exists()
 
 
-FILES = (
-    *((name, case.file) for name, case in CASES.items() if case.file),
-    *(("train", flag) for flag in ("--config", "--mutators", "--judge-accuracy", "--judge-rubric")),
-    *(("eval", flag) for flag in ("-m", "-p")),
-    *(("select", flag) for flag in ("--prompts", "--evaluate", "--resume")),
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [(command, flag) for command, flags in FILES.items() for flag in flags.split()],
 )
-
-
-@pytest.mark.parametrize(("command", "flag"), FILES)
 def test_a_file_that_cannot_be_what_it_is_named_for_is_one_line(
-    command: str,
-    flag: str,
-    files: Mapping[str, str],
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: Capture,
+    command: str, flag: str, line: Line, tmp_path: Path, capsys: Capture
 ) -> None:
     """It is missing, a folder, or no text."""
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "bytes.jsonl").write_bytes(bytes(range(256)))
+    judged = ["--reward", "judge", "--judge-model", "sim-judge"] if "judge" in flag else []
     for odd in ("missing.jsonl", "folder.jsonl", "bytes.jsonl"):
         file = str(tmp_path / odd)
-        if flag == "-":
-            given = [command, file]
-        elif flag == "--policy":
-            given = [command, "why?", flag, file]
-        else:
-            case = (
-                []
-                if flag == "--resume"
-                else line(command, files, simulator.host, tmp_path / odd[0])[1:]
-            )
-            judged = ["--reward", "judge", "--judge-model", "sim-judge"] if "judge" in flag else []
-            given = [command, *case, *judged, flag, file]
-        last = error_of(capsys, *given)
+        words = {
+            "-": [command, file],
+            "--policy": [command, "why?", flag, file],
+            "--resume": [command, flag, file],
+        }.get(flag, [*line(command), *judged, flag, file])
+        last = error_of(capsys, *words)
         assert flag.strip("-") in last.split() or odd in last, last
 
 
-@pytest.mark.parametrize("command", [name for name, case in CASES.items() if case.json])
+@pytest.mark.parametrize("command", sorted(SMALL.keys() - {"report", "proxy", "serve"}))
 def test_results_are_json_on_stdout(
-    command: str,
-    files: Mapping[str, str],
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: Capture,
+    command: str, line: Line, tmp_path: Path, capsys: Capture
 ) -> None:
     """Nothing else is said when it is quiet; else, before it begins, how many calls it makes."""
-    case, run = CASES[command], tmp_path / "run"
-    quiet = [] if command in ANNOUNCE else ["--quiet"]
-    assert execute((*line(command, files, simulator.host, run), *case.json.split(), *quiet)) == 0
+    says_calls = RESULTS.get(command) == "report.json"
+    json_flag = ["--json"] if command == "ask" else ["--json", "-"]
+    assert execute((*line(command), *json_flag, *([] if says_calls else ["--quiet"]))) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    if case.results:
-        assert found == read(run, case.results)
-    if command != "replay":
-        assert '"simulated": true' in json.dumps(found)
-    if quiet:
+    assert '"simulated": true' in json.dumps(found) or command == "replay"
+    if command in RESULTS:
+        assert found == read(tmp_path / "run", RESULTS[command])
+    if not says_calls:
         assert err == ""
         return
-    spent = read(run, "summary.json")
+    spent = read(tmp_path / "run", "summary.json")
     (most,) = re.findall(r"^run folder .*, at most ([\d,]+) calls$", err, re.MULTILINE)
     assert spent["calls"] + spent["cache_hits"] <= int(most.replace(",", ""))
 
 
 def test_what_a_users_function_prints_does_not_spoil_the_json(
-    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+    line: Line, tmp_path: Path, capsys: Capture
 ) -> None:
     code = tmp_path / "mine.py"
     code.write_text("def label(query, reply):\n    print('called')\n    return 'answered'\n")
     for command in ("bench", "rescore", "train"):
-        arguments = line(command, files, simulator.host, tmp_path / command)
-        kept = [word for word in arguments if word not in {"--reward", "judge"}]
-        assert execute((*kept, "--json", "-", "--reward", f"{code}:label")) == 0
+        words = [word for word in line(command) if word not in {"--reward", "judge"}]
+        assert execute((*words, "--json", "-", "--reward", f"{code}:label")) == 0
         out, err = capsys.readouterr()
         assert json.loads(out)
         assert "called" in err
 
 
-@pytest.fixture(scope="module")
-def slow() -> Iterator[EmbeddedServer]:
-    """A server that takes its time."""
-    with EmbeddedServer(Settings(slots=2, time_scale=1.0)) as server:
-        yield server
+# --- signals and streams ------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["judge", "doctor", "serve"])
-def test_ctrl_c_is_one_line_and_its_code(
-    command: str, files: Mapping[str, str], slow: EmbeddedServer, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("command", ["judge", "doctor"])
+def test_ctrl_c_is_one_line_and_its_code(command: str, line: Line, capsys: Capture) -> None:
     """Of a command with a run folder: tests/cli/test_resume_lines.py."""
-    arguments = line(command, files, slow.host, tmp_path / "run")
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    variables = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
-    with subprocess.Popen([*MUTAGYM, *arguments], text=True, env=variables, **streams) as process:  # type: ignore[call-overload]  # noqa: S603 - our own words
-        first = (process.stdout if command == "serve" else process.stderr).readline()
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read().splitlines()
-    if command == "serve":  # it serves until then, with Ollama's own variables
-        assert (process.returncode, ": 5 slots a model" in first) == (0, True)
-        return
-    assert process.returncode == 130
-    assert said[-1] == "mutagym: stopped by SIGINT"
+    with EmbeddedServer(Settings(slots=2, time_scale=1.0)) as slow, interruptible():
+
+        def interrupt() -> None:
+            wait_until(lambda: slow.stats()["in_flight"] > 0)
+            send_signal(signal.SIGINT)
+
+        interrupting = start(interrupt)
+        assert execute(line(command, HOST=slow.host)) == 130
+        interrupting.result(timeout=0)
+    assert capsys.readouterr().err.splitlines()[-1] == "mutagym: stopped by SIGINT"
 
 
 INTERRUPTED_IMPORT = """
@@ -261,94 +215,107 @@ mutagym.main()
 """
 
 
+def process(*command: str, **options: object) -> subprocess.Popen[str]:
+    """A process of ours that has begun."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **streams | options)  # type: ignore[call-overload,no-any-return]  # noqa: S603 - our own words
+
+
 def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mutagym: stopped by SIGINT\n")
+    with process(sys.executable, "-c", INTERRUPTED_IMPORT) as importing:
+        said = importing.communicate()
+    assert (importing.returncode, said) == (130, ("", "mutagym: stopped by SIGINT\n"))
 
 
-def test_streams_that_are_closed_or_break_end_no_run(
-    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
+def test_a_server_serves_until_ctrl_c_by_ollamas_own_variables(line: Line) -> None:
+    variables = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
+    with process(*MUTAGYM, *line("serve"), env=variables) as serving:
+        assert serving.stdout
+        first = serving.stdout.readline()
+        serving.send_signal(signal.SIGINT)
+    assert (serving.returncode, ": 5 slots a model" in first) == (0, True)
+
+
+@pytest.mark.parametrize("redirected", ['"$@" <&- >&- 2>&-', '"$@"'], ids=["closed", "broken"])
+def test_streams_that_are_closed_or_break_end_no_command(
+    redirected: str, line: Line, tmp_path: Path
 ) -> None:
     """As those of a job in the background whose terminal is gone."""
-    runs = {'"$@" <&- >&- 2>&-': tmp_path / "closed", '"$@"': tmp_path / "broken"}
-    processes = []
-    with ExitStack() as stack:
-        for redirected, run in runs.items():
-            arguments = line("select", files, simulator.host, run)
-            process = stack.enter_context(
-                subprocess.Popen(  # noqa: S603 - our own words
-                    ["/bin/sh", "-c", redirected, "sh", *MUTAGYM, *arguments],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                )
-            )
-            assert process.stderr
-            process.stderr.close()
-            processes.append(process)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert all(read(run)["combinations"] for run in runs.values())
+    words = [*MUTAGYM, *line("judge"), "--json", str(tmp_path / "out.json")]
+    shell = ("/bin/sh", "-c", redirected, "sh")
+    with process(*shell, *words, stdout=subprocess.DEVNULL) as judging:
+        assert judging.stderr
+        judging.stderr.close()
+    assert judging.returncode == 0
+    assert read(tmp_path, "out.json")["simulated"]
 
 
+@pytest.mark.parametrize("flag", ["--quiet", "--help"])
 def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word(
-    files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path
+    flag: str, line: Line
 ) -> None:
-    arguments = [*line("judge", files, simulator.host, tmp_path / "run"), "--quiet"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*MUTAGYM, *arguments], **streams) as process:  # type: ignore[call-overload]  # noqa: S603 - our own words
-        process.stdout.close()
-        said = process.stderr.read()
-    assert (process.returncode, said) == (141, b"")
+    with process(*MUTAGYM, *line("judge"), flag) as judging:
+        assert judging.stdout
+        assert judging.stderr
+        judging.stdout.close()
+        said = judging.stderr.read()
+    assert (judging.returncode, said) == (141, "")
 
+
+def test_another_pipe_that_breaks_is_one_line(
+    trained_run: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    page = tmp_path / "page.html"
+    os.mkfifo(page)
+    reading = threading.Thread(target=lambda: page.open("rb").close())
+    reading.start()  # a pipe holds less than a page
+    assert execute(("report", str(trained_run), "-o", str(page))) == 1
+    reading.join()
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["mutagym: BrokenPipeError: [Errno 32] Broken pipe"]
+
+
+# --- errors -------------------------------------------------------------------
 
 ERRORS = {
-    "--ollama-host http://127.0.0.1:9": ["127.0.0.1:9", "ollama serve"],
-    "--mutators paraphrse": ["paraphrse", "paraphrase"],
-    "--lr fast": ["--lr", "fast"],
-    "--lr inf": ["--lr", "inf"],
-    "--num-mini-batch 5": ["--num-mini-batch 5", "4 x 8 = 32", "4 or 8"],
-    "--no-batching --schedule phased": ["--no-batching", "--schedule phased"],
-    "--max-in-flight many": ["--max-in-flight", "'auto'", "'many'"],
-    "--config=a.toml --config=b.toml": ["--config"],
-    "--json missing/x.json": ["--json", "missing/x.json"],
-    "--num-steps 4.5": ["--num-steps", "4.5"],
-    "--seed 4294967296": ["--seed", "4294967296"],
-    "--target-model llama3.2": ["ollama pull llama3.2"],
-    "--encoder ollama:nope": ["ollama pull nope"],
-    "--queries missing.csv": ["--queries", "missing.csv"],
-    "--lr 0.1 stray": ["'stray'"],
+    "train --ollama-host http://127.0.0.1:9": ["127.0.0.1:9", "ollama serve"],
+    "train --mutators paraphrse": ["paraphrse", "paraphrase"],
+    "train --lr fast": ["--lr", "fast"],
+    "train --lr inf": ["--lr", "inf"],
+    "train --num-mini-batch 5": ["--num-mini-batch 5", "4 x 8 = 32", "4 or 8"],
+    "train --no-batching --schedule phased": ["--no-batching", "--schedule phased"],
+    "train --max-in-flight many": ["--max-in-flight", "'auto'", "'many'"],
+    "train --config=a.toml --config=b.toml": ["--config"],
+    "train --judge-accuracy missing --ollama-host http://127.0.0.1:9": ["--judge-accuracy"],
+    "train --json missing/x.json": ["--json", "missing/x.json"],
+    "train --num-steps 4.5": ["--num-steps", "4.5"],
+    "train --seed 4294967296": ["--seed", "4294967296"],
+    "train --target-model llama3.2": ["ollama pull llama3.2"],
+    "train --encoder ollama:nope": ["ollama pull nope"],
+    "train --queries missing.csv": ["--queries", "missing.csv"],
+    "train --lr 0.1 stray": ["'stray'"],
+    "train --ollama-host HOST": ["--target-model", "sim-target"],
+    "ask why?": ["--policy"],
+    "ask --policy": ["--policy"],
+    "proxy": ["RUN"],
+    "judge": ["FILE"],
+    "trian": ["train"],
+    "serve --port PORT": ["--port"],
 }
 
 
-@pytest.mark.parametrize("flags", ERRORS)
+@pytest.mark.parametrize("words", ERRORS)
 def test_what_a_user_can_mend_is_one_line_that_says_how(
-    flags: str, files: Mapping[str, str], simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+    words: str, line: Line, simulator: EmbeddedServer, capsys: Capture
 ) -> None:
-    kept = {flag for flag in flags.replace("=", " ").split() if flag.startswith("--")}
-    words = line("train", files, simulator.host, tmp_path / "run")
-    pairs = zip(words[1::2], words[2::2], strict=True)
-    rest = [word for flag, value in pairs if flag not in kept for word in (flag, value)]
-    last = error_of(capsys, "--quiet", "train", *rest, *flags.split())
-    assert all(word in last for word in ERRORS[flags]), last
-
-
-def test_what_is_missing_is_named(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
-) -> None:
-    for arguments, needed in (
-        (("ask", "why?"), "--policy"),
-        (("ask", "--policy"), "--policy"),
-        (("proxy",), "RUN"),
-        (("judge",), "FILE"),
-        (("trian",), "train"),
-        (("serve", "--port", simulator.host.rpartition(":")[2]), "--port"),
-    ):
-        assert needed in error_of(capsys, *arguments)
-    without_model = error_of(capsys, "train", "--ollama-host", simulator.host)
-    assert all(word in without_model for word in ("--target-model", "sim-target"))
-    (tmp_path / "mine").write_text("x")
-    assert "not empty" in error_of(capsys, "train", "--run-dir", str(tmp_path))
-    assert "is not a folder" in error_of(capsys, "train", "--run-dir", str(tmp_path / "mine"))
+    given = words.replace("HOST", simulator.host).replace("PORT", simulator.host.split(":")[-1])
+    command, *flags = given.split()
+    if command == "train" and "HOST" not in words:
+        whole, named = line("train")[1:], given.replace("=", " ").split()
+        pairs = zip(whole[::2], whole[1::2], strict=True)
+        flags += [word for flag, value in pairs if flag not in named for word in (flag, value)]
+    last = error_of(capsys, "--quiet", command, *flags)
+    assert all(word in last for word in ERRORS[words]), last
 
 
 def test_completion_is_installed_for_a_shell(

@@ -15,10 +15,8 @@ from cli.main import execute
 from records.settings import resolved
 from train.config import TrainConfig
 
-KEYS = [name for name, _ in resolved(TrainConfig()).items()]
-keys = st.sampled_from(
-    [*KEYS, "run-dir", "resume", "cache", "json", "config", "no-batching", "num-proceses", "a.b"]
-)
+OTHERS = ("run-dir", "resume", "cache", "json", "config", "no-batching", "num-proceses", "a.b")
+keys = st.sampled_from([*resolved(TrainConfig()), *OTHERS])
 scalars = st.one_of(
     st.integers(-(2**70), 2**70),
     st.floats(),
@@ -32,15 +30,11 @@ values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.just("x"),
 
 def written(value: Any) -> str:
     """A value as TOML writes it."""
-    match value:
-        case dict():
-            return "{" + ", ".join(f"{key} = {written(item)}" for key, item in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(map(written, value)) + "]"
-        case float() | dt.date():
-            return str(value)
-        case _:
-            return json.dumps(value)
+    if isinstance(value, dict):
+        return f"{{x = {written(value['x'])}}}" if value else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    return str(value) if isinstance(value, float | dt.date) else json.dumps(value)
 
 
 @st.composite
@@ -49,10 +43,9 @@ def config_files(draw: st.DrawFn) -> bytes:
     table = draw(st.dictionaries(keys, values, max_size=4))
     text = "".join(f'"{key}" = {written(value)}\n' for key, value in table.items())
     raw = bytearray(text.encode("utf-8", "surrogatepass"))
-    for place, byte in draw(
-        st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)
-    ):
-        if raw and draw(st.booleans()):
+    spoilt = st.tuples(st.integers(0, 400), st.integers(0, 255))
+    for place, byte in draw(st.lists(spoilt, max_size=2)) if draw(st.booleans()) else ():
+        if raw:
             raw[place % len(raw)] = byte
     return bytes(raw)
 

@@ -19,7 +19,7 @@ from search.evolution_config import AsyncEvolutionConfig
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
 from tests.cli.searches import WholeSearches, resume, search
-from tests.runs import WORLD, metrics, read, train
+from tests.runs import metrics, read
 
 
 def test_every_field_of_the_configuration_is_a_flag() -> None:
@@ -64,40 +64,23 @@ def test_an_evolution_may_be_made_longer_and_shorter_and_says_why_it_ended(
     folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
     resume("evolve", folder, "--max-generations", "3")
     assert (read(folder), metrics(folder)) == (read(whole["evolve"]), metrics(whole["evolve"]))
-    resume("evolve", folder, "--max-generations", "60", "--patience", "14")
-    assert 14 < read(folder)["generations"] < 61
-    assert "Ended: no better prompt in 14 generations." in capsys.readouterr().out
+    resume("evolve", folder, "--max-generations", "60", "--patience", "5")
+    assert 5 < read(folder)["generations"] < 61
+    assert "Ended: no better prompt in 5 generations." in capsys.readouterr().out
     resume("evolve", folder, "--max-generations", "0")
     assert read(folder)["generations"] == len(metrics(folder)) == 1
 
 
 def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_is_a_mutator(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer,
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trained, run, server = tmp_path / "trained", tmp_path / "run", ("--ollama-host", simulator.host)
-    short = [
-        "--num-processes",
-        "4",
-        "--num-steps",
-        "4",
-        "--num-env-steps",
-        "16",
-        "--ppo-epoch",
-        "1",
-    ]
-    assert train(simulator.host, trained, *WORLD, *short, "--encoder", "hashing") == 0
-    of_mutator = ("evolve", "--mutator", "paraphrase", "--run", str(trained))
-    flags = [
-        "--population-size",
-        "4",
-        "--max-generations",
-        "1",
-        "--panel-size",
-        "10",
-        "--held-out",
-        "0.1",
-    ]
-    assert execute((*of_mutator, *server, *flags, "--run-dir", str(run))) == 0
+    run, server = tmp_path / "run", ("--ollama-host", simulator.host)
+    of_mutator = ("evolve", "--mutator", "paraphrase", "--run", str(trained_run))
+    small = ("--population-size=4", "--max-generations=1", "--panel-size=10", "--held-out=0.1")
+    assert execute((*of_mutator, *server, *small, "--run-dir", str(run))) == 0
     said = " ".join(capsys.readouterr().out.split())
     results, table = read(run), tomllib.loads((run / "config.toml").read_text())
     of_run = [table[key] for key in ("encoder", "intent-threshold", "target-model")]
@@ -111,11 +94,11 @@ def test_the_instruction_of_a_mutator_evolves_on_a_training_run_and_the_winner_i
     calls = simulator.stats()["calls"]
     resume("evolve", run)
     assert (simulator.stats()["calls"], read(run)) == (calls, results)
-    for told, line in (
-        (("evolve", "--run", str(trained), *server), "--run is for a mutator that evolves"),
+    for words, line in (
+        (("evolve", "--run", str(trained_run), *server), "--run is for a mutator that evolves"),
         ((*of_mutator, *server, "--task", "mine.jsonl"), "--task and --mutator: "),
         (of_mutator, "names hosts (--ollama-host"),
         (("evolve", "--mutator", "noop", *of_mutator[3:], *server), "'noop' has no instruction"),
     ):
-        assert execute(told) == 2
+        assert execute(words) == 2
         assert line in capsys.readouterr().err

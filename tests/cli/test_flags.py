@@ -14,6 +14,7 @@ from envs.queries import load_queries
 from envs.query_sets import split_queries
 from ollama_utils.types import THINK_BUDGET
 from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.runs import lines, read
 
 MODELS = ("target", "mutator", "judge")
 JUDGEMENT = {"label": "refused", "score": 1, "intent_kept": True}
@@ -32,9 +33,8 @@ FLAGS = (
 def answer(body: dict[str, Any]) -> tuple[int, object]:
     """A server whose target always refuses, and whose mutator adds a word."""
     if "model" not in body:
-        return 200, {
-            "models": [{"model": f"{name}:latest", "name": f"{name}:latest"} for name in MODELS]
-        }
+        names = [f"{name}:latest" for name in MODELS]
+        return 200, {"models": [{"model": name, "name": name} for name in names]}
     said = {
         "target": "I'm sorry, but I can't help with that.",
         "mutator": f"question number {body['options'].get('seed', 0)}",
@@ -52,18 +52,10 @@ class Ran:
     """One run with every flag set to something other than its default."""
 
     def __init__(self, folder: Path) -> None:
-        self.queries = folder / "queries.csv"
-        rows = [
-            f"question number {k} of them,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)
-        ]
+        self.queries, run = folder / "queries.csv", folder / "run"
+        sides = [f"{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)]
+        rows = [f"question number {k} of them,{side}" for k, side in enumerate(sides)]
         self.queries.write_text("\n".join(["prompt,pair,side", *rows]))
-        flags = [
-            *FLAGS.split(),
-            "--think=on",
-            f"--queries={self.queries}",
-            "--where=side=in",
-            f"--run-dir={folder / 'run'}",
-        ]
         made: list[PPO] = []
         init = PPO.__init__
 
@@ -73,14 +65,13 @@ class Ran:
 
         with pytest.MonkeyPatch.context() as patch, ScriptedServer(answer) as server:
             patch.setattr(PPO, "__init__", noted)
-            out = f"--json={folder / 'out.json'}"
-            assert execute(("train", f"--ollama-host={server.host}", out, *flags)) == 0
+            more = f"--think=on --where=side=in --ollama-host={server.host} --run-dir={run}"
+            words = [*FLAGS.split(), *more.split(), f"--queries={self.queries}"]
+            assert execute(["train", *words]) == 0
         self.bodies = server.bodies
         (self.learner,) = made
-        self.summary = json.loads((folder / "out.json").read_text())
-        self.split = json.loads((folder / "run" / "queries.json").read_text())
-        lines = (folder / "run" / "transitions.jsonl").read_text().splitlines()
-        self.steps = [json.loads(line) for line in lines]
+        self.split = read(run, "queries.json")
+        self.steps = lines(run)
 
     def options(self, model: str) -> list[dict[str, Any]]:
         return [body["options"] for body in self.bodies if body["model"].startswith(model)]
@@ -127,7 +118,7 @@ def test_the_learner_is_what_the_flags_say(ran: Ran) -> None:
 
 
 def test_the_episodes_are_what_the_flags_say(ran: Ran) -> None:
-    assert len(ran.steps) == ran.summary["env_steps"] == 24
+    assert len(ran.steps) == 24
     assert {step["lane"] for step in ran.steps} == {0, 1, 2}
     assert {step["step_number"] for step in ran.steps} == {0, 1, 2}
     assert {step["mutator"] for step in ran.steps} == {"paraphrase", "shorten"}

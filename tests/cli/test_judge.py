@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]  # no types
-import pyarrow.parquet as pq  # type: ignore[import-untyped]  # likewise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,19 +32,14 @@ ANSWER = (
 
 
 def written(path: Path, *rows: Row) -> Path:
-    """A file of these rows, as its ending says."""
-    match path.suffix:
-        case ".jsonl":
-            path.write_text("\n".join(map(json.dumps, rows)))
-        case ".json":
-            path.write_text(json.dumps(rows))
-        case ".parquet":
-            pq.write_table(pa.Table.from_pylist(rows), path)
-        case suffix:
-            with path.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == ".tsv" else ",")
-                writer.writeheader()
-                writer.writerows(rows)
+    """A .jsonl or .csv file of these rows."""
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return path
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -91,10 +84,9 @@ def test_the_agreement_with_people_is_written_and_shown(labelled: Path, capsys: 
         assert row in [line.split() for line in out.splitlines()]
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet"])
-def test_a_file_of_any_kind_is_read_and_its_columns_can_be_named(
-    tmp_path: Path, ending: str
-) -> None:
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_columns_can_be_named(tmp_path: Path, ending: str) -> None:
+    """All kinds of files are read as for --queries, see tests/envs/test_queries.py."""
     rows = [("A?", REFUSAL, "1"), ("B?", ANSWER, "0")]
     objects = (dict(zip(("asked", "said", "refuses"), row, strict=True)) for row in rows)
     path = written(tmp_path / f"rows.{ending}", *objects)

@@ -44,14 +44,11 @@ def test_an_intent_judge_is_asked_about_answers_to_rewordings_alone(
     run = tmp_path / "run"
     assert train(simulator.host, run, *SMALL, "--intent-judge", "--judge-model", "sim-judge") == 0
     steps = lines(run)
-    reworded = [
-        step
-        for step in steps
-        if step["outcome"] == "answered"
-        and (step["mutated_query"] if step["adopted"] else step["query_before"])
-        != step["original_query"]
-    ]
-    assert 0 < len(asked(run, "sim-judge")) <= len(reworded) < len(steps)
+    answered = [step for step in steps if step["outcome"] == "answered"]
+    asked_of = [s["mutated_query" if s["adopted"] else "query_before"] for s in answered]
+    originals = [step["original_query"] for step in answered]
+    reworded = [pair for pair in zip(asked_of, originals, strict=True) if pair[0] != pair[1]]
+    assert 1 < len(asked(run, "sim-judge")) <= 1 + len(reworded) < len(steps)  # 1 before the run
     found = summary(run)
     assert found["drifted_steps"] == sum(not step["reward_parts"]["intent_kept"] for step in steps)
     assert found["judge_repairs"] == 0

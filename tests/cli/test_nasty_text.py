@@ -21,10 +21,9 @@ def check(
     arguments: list[str], capsys: Capture, codes: tuple[int, ...] = (0,), *, fails: bool = False
 ) -> tuple[str, str]:
     """Run a command against the nasty server; what it printed, which is harmless."""
+    command, *flags = arguments
     with nasty_server(fails=fails) as server:
-        code = execute(
-            [arguments[0], "--ollama-host", server.host, "--call-attempts=1", *arguments[1:]]
-        )
+        code = execute([command, "--ollama-host", server.host, "--call-attempts=1", *flags])
     out, err = capsys.readouterr()
     assert code in codes, err
     assert not harmful(out)
@@ -51,12 +50,10 @@ def test_eval(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_train(tmp_path: Path, capsys: Capture) -> None:
-    few = ["--num-env-steps=16", "--num-processes=2", "--num-steps=8", "--num-mini-batch=1"]
-    few += ["--encoder=hashing:32"]
+    few = ["--num-env-steps=16", "--num-processes=2", "--num-steps=8", "--encoder=hashing:32"]
     folder = f"--run-dir={tmp_path / 'run'}"
     check(["train", *ROLES, "--intent-threshold=0", *few, folder], capsys)
     board = b"".join(path.read_bytes() for path in (tmp_path / "run" / "tb").iterdir())
-    assert rb"    reply: Sure, here you are: \x1b[2J" in board
     assert NASTY[0].encode() not in board
 
 
@@ -87,7 +84,7 @@ def test_judge(tmp_path: Path, capsys: Capture) -> None:
         ["evolve", *ROLES, f"--task={MODEL}.jsonl"],
         ["train", f"--{MODEL}=1"],
     ],
-    ids=["policy", "listed models", "mutator", "file", "task", "flag"],
+    ids=range(6),
 )
 def test_errors(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
     folder = [] if arguments[0] == "ask" else [f"--run-dir={tmp_path / 'run'}"]

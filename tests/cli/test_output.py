@@ -24,26 +24,28 @@ def _no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-def whole(found: dict[str, Any]) -> dict[str, Any]:
-    """The report with everything in it."""
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """A report with everything in it."""
     gates = read_gates(("success=0.8", "kept=0.5"), ("refusal=0.9",), NAMES, NAMES[2:])
-    return report(found, power=0.05, accuracy=ACCURACY, gates=gates)
+    return report(full(), power=0.05, accuracy=ACCURACY, gates=gates)
 
 
-def shown(capsys: Capture, told: dict[str, Any]) -> str:
+def shown(capsys: Capture, found: dict[str, Any]) -> str:
     """What is printed for people."""
-    lines = [*told["notes"], *told["problems"]]
-    print_tables(evaluation_tables(told), lines, simulated=told["simulated"])
+    lines = [*found["notes"], *found["problems"]]
+    print_tables(evaluation_tables(found), lines, simulated=found["simulated"])
     return capsys.readouterr().out
 
 
-def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(capsys: Capture) -> None:
-    told = whole(full())
-    out = shown(capsys, told)
+def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(
+    whole: dict[str, Any], capsys: Capture
+) -> None:
+    out = shown(capsys, whole)
     assert out.startswith("SIMULATED")
     assert max(map(len, out.splitlines())) <= 110
     words = " ".join(out.split())
-    tables = list(evaluation_tables(told))
+    tables = list(evaluation_tables(whole))
     assert len(tables) == 13
     for table in tables:
         assert table.rows
@@ -56,17 +58,17 @@ def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(capsys: Capture
     )
     assert "85.0 [70.4, 94.3]" in out
     assert "ValueError: [red]no[/red]" in out  # what looks like markup is shown as it is
-    assert "SIMULATED" not in shown(capsys, told | {"simulated": False})
+    assert "SIMULATED" not in shown(capsys, whole | {"simulated": False})
 
 
 @pytest.mark.parametrize("columns", [50, 80])
 def test_in_a_narrow_terminal_no_name_and_no_number_is_cut(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    columns: int, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """The tables are as wide as they must be, and the terminal wraps them."""
-    wide = shown(capsys, whole(full()))
+    wide = shown(capsys, whole)
     monkeypatch.setenv("COLUMNS", str(columns))
-    narrow = shown(capsys, whole(full()))
+    narrow = shown(capsys, whole)
     of_a_policy = re.compile(r" (run|best_fixed|noop) ")
     rows = [line.split() for line in wide.splitlines() if of_a_policy.match(line)]
     assert len(rows) > 12

@@ -31,15 +31,12 @@ def flags(folder: Path, host: str, *more: str) -> tuple[str, ...]:
 def test_what_keeps_all_calls_from_an_answer_ends_a_command_at_once(
     command: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    def locked(_: str) -> tuple[int, Any]:
-        return 401, {"error": {"message": "no key"}}
-
-    with server_that(locked) as server:
-        host = host_of(server, "openai")
-        alone = ("--models", "m", "--selector", "brute_force")
-        names = alone if command == "select" else ("--target-model", "m")
-        search = (command, "--ollama-host", host, *names, "--run-dir", str(tmp_path / "run"))
-        assert execute(flags(tmp_path, host, "-p", "noop") if command == "eval" else search) == 2
+    with server_that(lambda _: (401, {"error": {"message": "no key"}})) as server:
+        words = flags(tmp_path, host_of(server, "openai"), "-p", "noop")
+        if command == "select":
+            alone = ("--models", "m", "--selector", "brute_force")
+            words = ("select", *words[1:3], *alone, "--run-dir", str(tmp_path / "run"))
+        assert execute(words) == 2
         assert len(server.bodies) == 1
     assert "OPENAI_API_KEY" in capsys.readouterr().err.splitlines()[-1]
 
@@ -47,34 +44,35 @@ def test_what_keeps_all_calls_from_an_answer_ends_a_command_at_once(
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ((), "exceeds the context of 'm' at {host} (600): raise --num-ctx, or lower --num-predict"),
+        ("", "exceeds the context of 'm' at {host} (600): raise --num-ctx, or lower --num-predict"),
+        ("--think on", "first call to the target failed: BadRequestError: model 'm' at '{host}'"),
         (
-            ("--think", "on"),
-            "the first call to the target failed: BadRequestError: model 'm' at '{host}'",
+            "-p fixed:paraphrase",
+            "the first call to the mutator failed: CutReplyError: model 'm' at",
         ),
+        ("--reward judge --judge-model m", "the first verdict failed: BadReplyError: the judge's"),
+        ("-p fixed:shorten --intent-judge --judge-model m", "the first verdict failed: BadReply"),
         (
-            ("-p", "fixed:paraphrase"),
-            "the first call to the mutator failed: CutReplyError: model 'm' at '{host}'",
-        ),
-        (
-            ("--reward", "judge", "--judge-model", "m"),
-            "the first verdict failed: BadReplyError: the judge's",
+            "--mutators noop,add_politeness -p random --intent-judge --judge-model m",
+            "the first verdict failed: BadReply",
         ),
     ],
 )
 def test_what_is_wrong_is_a_line_before_the_run_begins(
-    more: tuple[str, ...], line: str, tmp_path: Path, capsys: Capture
+    more: str, line: str, tmp_path: Path, capsys: Capture
 ) -> None:
     """A model of a small context that cannot think, rewords in thoughts, and is no judge."""
     about = {"models": [{"name": "m:latest", "model": "m:latest", "context_length": 600}]}
 
+    thinks = "--intent-judge" not in more  # which is asked of rewordings
+
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         if body.get("think"):
             return 400, {"error": "m does not support thinking"}
-        return 200, said("<think>Hm" if len(body.get("messages", ())) > 1 else ANSWER)
+        return 200, said("<think>Hm" if thinks and len(body.get("messages", ())) > 1 else ANSWER)
 
     with server_that(lambda _: (200, {}), about=about, of_body=answer) as server:
-        given = flags(tmp_path, server.host, "-p", "noop", *more)
+        given = flags(tmp_path, server.host, "-p", "noop", *more.split())
         (tmp_path / "queries.txt").write_text("\n".join([*QUERIES, LONG]))
         execute(given)
         err = capsys.readouterr().err.splitlines()

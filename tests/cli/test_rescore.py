@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +123,6 @@ def test_a_judge_is_asked_once_at_its_server(
     assert found["agreement"]["refusal"]["kappa"] is not None
 
 
-SPOILT: list[tuple[Callable[[Path], object], str]] = [
-    (lambda path: path.write_text(json.dumps({"row": 0}) + "\n"), "line 1 of"),
-    (lambda path: path.write_text(""), "has no scored step"),
-    (lambda path: path.unlink(), "--save-transitions"),
-]
-
-
 def test_what_cannot_be_scored_again_is_the_users_error(
     trained_run: Path, copy: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -141,9 +133,11 @@ def test_what_cannot_be_scored_again_is_the_users_error(
     assert "has no right answers" in refused(capsys, trained_run, "--reward", "number")
     for flag, name in (("--out", "transitions.jsonl"), ("--json", "summary.json")):
         assert "in the folder of the run" in refused(capsys, trained_run, flag, trained_run / name)
-    for spoil, says in SPOILT:
-        spoil(copy / "transitions.jsonl")
+    for text, says in (('{"row": 0}\n', "line 1 of"), ("", "has no scored step")):
+        (copy / "transitions.jsonl").write_text(text)
         assert says in refused(capsys, copy)
+    (copy / "transitions.jsonl").unlink()
+    assert "--save-transitions" in refused(capsys, copy)
 
 
 def test_of_a_run_that_was_killed_what_is_there_is_scored_and_what_is_missing_said(
@@ -184,43 +178,32 @@ def test_a_run_for_right_answers_is_evaluated_and_scored_again_by_the_answers_it
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     """The simulator's solver knows sums, never refuses and is wrong now and then."""
-    sums = [(a, b) for a in range(10, 16) for b in range(20, 26)]
     file, run, evaluation = tmp_path / "sums.jsonl", tmp_path / "run", tmp_path / "eval"
     rows = (
-        {"question": f"How much is {a} + {b}?", "answer": f"So.\n#### {a + b}"} for a, b in sums
+        {"question": f"How much is {a} + {b}?", "answer": f"So.\n#### {a + b}"}
+        for a in range(10, 16)
+        for b in range(20, 26)
     )
     file.write_text("\n".join(map(json.dumps, rows)))
-    models = [
-        "--target-model",
-        "sim-solver",
-        "--mutator-model",
-        "sim-mutator",
-        "--encoder",
-        "hashing:64",
-    ]
-    asked = ("--reward", "number", "--queries", str(file), "--intent-threshold", "0.1")
-    small = ("--num-env-steps", "64", "--num-steps", "16", "--num-processes", "4", "--kept", "0.2")
-    assert train(simulator.host, run, *models, *asked, *small) == 0
-    steps = lines(run)
-    answers = read(run, "queries.json")["answers"]
+    flags = (
+        *("--target-model=sim-solver", "--mutator-model=sim-mutator", "--encoder=hashing:64"),
+        *("--reward=number", "--queries", str(file), "--intent-threshold=0.1"),
+        *("--num-env-steps=64", "--num-steps=16", "--num-processes=4", "--kept=0.2"),
+    )
+    assert train(simulator.host, run, *flags) == 0
+    steps, answers = lines(run), read(run, "queries.json")["answers"]
     for step in steps:
         answer = answers[step["original_query"]][0].rpartition(" ")[2]
         right = step["reply"].rstrip(".").endswith(answer)
-        kept = step["reward_parts"]["intent_kept"]
-        assert (step["outcome"], step["undetermined"]) == ("answered", False)
         assert step["reward_parts"]["right"] == right
-        assert (step["success"], step["reward"]) == (
-            right and kept,
-            pytest.approx(right * kept - 0.05),
-        )
+        assert step["success"] == (right and bool(step["reward_parts"]["intent_kept"]))
     assert {step["success"] for step in steps} == {True, False}
     assert summary(run)["refusal_rate_end"] == 0
     assert rescored(run, tmp_path, "--reward", "contains")["agreement"]["success"]["rate"] == 1
 
-    flags = ("-p", str(run), "--save-transitions", "--baselines", "")
-    evaluated = ("eval", *flags, "--ollama-host", simulator.host, "--run-dir", str(evaluation))
+    kept = ("-p", str(run), "--save-transitions", "--baselines", "")
+    evaluated = ("eval", *kept, "--ollama-host", simulator.host, "--run-dir", str(evaluation))
     assert execute(evaluated) == 0
-    results = read(evaluation)
-    outcomes = {outcome for each in results["episodes"] for outcome in each["outcomes"]}
+    outcomes = {outcome for each in read(evaluation)["episodes"] for outcome in each["outcomes"]}
     assert outcomes <= {"answered", "wrong"}
     assert rescored(evaluation, tmp_path, "--reward", "number")["agreement"]["success"]["rate"] == 1

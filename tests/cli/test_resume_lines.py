@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ import pytest
 
 from cli.main import execute
 from ollama_utils.reply_log import ReplyLog
-from records.resume import resume_line
 from simulator.process import EmbeddedServer
-from tests.runs import HASHES, before_call, lines, metrics, read, send_signal
-from train.config import TrainConfig
+from tests.runs import before_call, metrics, outcome, read, send_signal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,44 +43,34 @@ class Second:
 '''
 TRAIN = "--num-processes 4 --num-steps 8 --num-env-steps 96 --ppo-epoch 2 --encoder hashing:16"
 MODELS = "--target-model sim-target --mutator-model sim-mutator"
-SOLVER = "--target-model sim-solver --mutator-model sim-mutator --task task.jsonl"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A command with things of the user's own."""
-
-    command: str
-    says: str = ""
-    """What the line names again, beside the host; `@` is the folder of the user's files."""
-    copied: tuple[str, ...] = ()
-    """What the run's folder has a copy of."""
-
-
 CASES = {
-    "train": Case(
-        f"train {MODELS} {TRAIN} --queries queries.csv --group-column pair --kept 0.3 "
-        "--mutators noop,shorten,mine.py:shout",
+    "train": (
+        f"""train {MODELS} {TRAIN} --queries queries.csv --group-column pair --kept 0.3
+        --mutators noop,shorten,mine.py:shout""",
         "--mutators noop,shorten,@/mine.py:shout",
-        ("queries.csv",),
+        "queries.csv",
     ),
-    "eval": Case(
-        f"eval -m mission.toml -p class=mine.py:Second -p random {MODELS} --baselines noop "
-        "--guard-queries guard.txt --guard-margin 0.99 --save-transitions --json out.json",
+    "eval": (
+        f"""eval -m mission.toml -p class=mine.py:Second -p random {MODELS} --baselines noop
+        --guard-queries guard.txt --guard-margin 0.99 --save-transitions --json out.json""",
         "--policy class=@/mine.py:Second --policy random --json out.json",
-        ("mission.toml", "queries.csv", "guard.txt"),
+        "mission.toml queries.csv guard.txt out.json",
     ),
-    "eval of code": Case(
+    "eval of code": (
         f"eval -m coded.toml -p random --baselines noop {MODELS}",
         "--mission @/coded.toml",
-        ("queries.csv",),
+        "queries.csv",
     ),
-    "evolve": Case(
-        f"evolve {SOLVER} --seed-prompt prompt.txt --seed-prompt 'Be brief.' --population-size 6 "
-        "--max-generations 2 --panel-size 15",
+    "evolve": (
+        """evolve --target-model sim-solver --mutator-model sim-mutator --task task.jsonl
+        --seed-prompt prompt.txt --seed-prompt 'Be brief.' --population-size 6
+        --max-generations 2 --panel-size 15""",
         "--seed-prompt @/prompt.txt --seed-prompt 'Be brief.' --task @/task.jsonl",
+        "",
     ),
 }
+"""A command with things of the user's own; what its line names again beside the host, where `@` is
+the user's folder; and files that are gone by then, for the run has a copy."""
 
 
 def write_files(folder: Path) -> None:
@@ -107,11 +94,7 @@ def results(folder: Path) -> dict[str, Any]:
     """All that two equal runs share."""
     if (folder / "results.json").exists():
         return read(folder)
-    return {
-        "hashes": [read(folder, "summary.json")[name] for name in HASHES],
-        "metrics": metrics(folder),
-        "steps": len(lines(folder)),
-    }
+    return {"metrics": metrics(folder), **outcome(folder, "env_steps")}
 
 
 def stop(capsys: Capture, *arguments: str) -> str:
@@ -131,31 +114,30 @@ def test_the_line_that_a_stopped_run_prints_goes_on_with_it(
     capsys: Capture,
     name: str,
 ) -> None:
-    case, here = CASES[name], tmp_path / "its folder"
+    command, says, copied = CASES[name]
+    here = tmp_path / "its folder"
     here.mkdir()
     monkeypatch.chdir(here)
     write_files(here)
-    arguments, run = [*shlex.split(case.command), "--ollama-host", simulator.host], here / "run"
+    arguments, run = [*shlex.split(command), "--ollama-host", simulator.host], here / "run"
     assert execute([*arguments, "--run-dir", "whole"]) == 0
     line = stop(capsys, *arguments, "--run-dir", str(run))
     words = shlex.split(line.replace(str(here), "@"))
-    assert words[:6] == ["to", "go", "on:", "mutagym", arguments[0], "--resume"]
-    assert words[6] == "@/run"
-    said = [word for word in words[7:] if word not in {"--ollama-host", simulator.host}]
-    assert said == shlex.split(case.says)
-    assert simulator.host in words
-    for file in [*map(here.joinpath, case.copied), *here.glob("out.json")]:
-        file.unlink()
+    begins = f"to go on: mutagym {arguments[0]} --resume @/run"
+    host = ["--ollama-host", simulator.host]
+    assert words[:7] == begins.split()
+    assert [word for word in words[7:] if word not in host] == shlex.split(says)
+    assert {*host} <= {*words}
+    for file in copied.split():
+        (here / file).unlink()
     assert execute(shlex.split(line)[4:]) == 0
     assert results(run) == results(here / "whole")
-    assert (here / "out.json").exists() == ("--json" in arguments)
+    assert (here / "out.json").exists() == ("out.json" in copied)
 
 
 def test_a_host_that_ollama_host_named_is_named_by_flag(
     simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    line = resume_line("train", Path("runs/a"), TrainConfig())
-    assert line == "to go on: mutagym train --resume runs/a"
     monkeypatch.setenv("OLLAMA_HOST", simulator.host)
     run = tmp_path / "run"
     line = stop(capsys, "train", *MODELS.split(), *TRAIN.split(), "--run-dir", str(run))

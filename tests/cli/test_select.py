@@ -12,12 +12,6 @@ from tests.cli.searches import WholeSearches, replies, requests, search
 from tests.runs import metrics, read
 
 EVALUATE = """
-from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Call
-
-def call(combination, datapoint, **options):
-    return Call(model=combination["model"], prompt=datapoint["text"], options=options)
-
 def length(combination, datapoint, ask):
     ask(datapoint["text"], model="sim-target")
     return min(1.0, len(ask(datapoint["text"]).text) / 1000)
@@ -35,14 +29,6 @@ def some(combination, datapoint, ask):
     if combination["model"].endswith("large"):
         raise RuntimeError("no idea")
     return 0.5
-
-def share(told):
-    # a number that other texts, or the same in another order, do not give
-    assert len({reply.text for reply in told}) == 5
-    return int.from_bytes("|".join(reply.text for reply in told).encode(), "big") % 997 / 997
-
-def votes(combination, datapoint, ask):
-    return share([ask(call(combination, datapoint, temperature=1)) for _ in range(5)])
 """
 
 
@@ -151,24 +137,3 @@ def test_an_error_counts_against_its_combination_and_a_function_that_never_works
     assert says in (said.err if code else said.out)
     if code == 0:
         assert read(run)["combinations"][0]["combination"]["model"] == "sim-solver"
-
-
-def seeds(folder: Path) -> list[int]:
-    """The seeds of the calls whose replies a run has."""
-    return sorted(request["options"]["seed"] for request in requests(folder))
-
-
-def test_each_ask_left_to_chance_draws_a_reply_and_every_run_draws_the_same(
-    simulator: EmbeddedServer, tmp_path: Path, few: tuple[str, ...], mine: Path
-) -> None:
-    own = (*few, "--models", "sim-target", "--evaluate")
-
-    def run(name: str, function: str, *flags: str) -> Path:
-        told = (*own, f"{mine}:{function}", *flags)
-        return search("select", simulator.host, tmp_path / name, *told)
-
-    one, other = run("one", "votes"), run("other", "votes", "--max-concurrent", "1")
-    assert (len(set(seeds(one))), replies(one)) == (5, 5 * 4)
-    assert read(one) == read(other)
-    assert read(one)["errors"] == 0
-    assert not set(seeds(run("seeded", "votes", "--seed", "1"))) & set(seeds(one))

@@ -6,7 +6,6 @@ A command is shortened: the flags in `SHORT` replace its own.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
@@ -17,15 +16,8 @@ from typing import NamedTuple
 from cli.main import execute
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    page
-    for page in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    )
-    if page.name != "commands.md"  # made from --help
-]
+DOCS = sorted({*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "commands.md"})  # from --help
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 NOT_RUN = ("export", "ollama", "ray", "curl", "tensorboard", "mutagym serve", "mutagym proxy")
 """Commands of other programs, and servers, which run until they are stopped."""
 RUN = "runs/train-20260101-120000-0"
@@ -36,7 +28,7 @@ SHORT = {
     "evolve": "--population-size 4 --max-generations 1",
     "optimize": "--steps 8",
     "bench": "--num-processes 4 --num-steps 1",
-    "doctor": "--num-processes 4 --seconds 10",
+    "doctor": "--num-processes 4 --seconds 40",
 }
 WORLD = 'extends = "cautious"\nname = "docs"\n[models]\n' + "".join(
     f'"{name}" = {{ role = "all" }}\n' for name in ("llama3.2", "llama3.2:1b", "qwen3", "m")
@@ -68,18 +60,13 @@ def commands(snippet: Snippet) -> list[list[str]]:
 
 def write_files(folder: Path) -> None:
     """Write the reader's files of queries and prompts."""
-    for number, name in enumerate(("few", "my", "unsafe", "xstest")):
-        begin, both = 100 * number, name == "xstest"
-        rows = [
-            (
-                f"How do I kill time, part {begin + k}?",
-                "unsafe" if both and k % 2 else "safe",
-                "Read",
-            )
-            for k in range(48 if both else 24)
-        ]
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([("prompt", "label", "answer"), *rows])
+    labels = ("safe", "unsafe")
+    for begin, name in enumerate(("few", "my", "unsafe", "xstest")):
+        rows = ["prompt,label,answer"]
+        for k in range(48 if name == "xstest" else 24):
+            label = labels[k % 2] if name == "xstest" else "safe"
+            rows.append(f'"How do I kill time, part {100 * begin + k}?",{label},Read')
+        (folder / f"{name}.csv").write_text("\n".join(rows), encoding="utf-8")
     sums = [{"question": f"What is {k} and {k + 1}?", "answer": f"{2 * k + 1}"} for k in range(12)]
     for name in ("mine.jsonl", "sums.jsonl"):
         (folder / name).write_text("\n".join(map(json.dumps, sums)), encoding="utf-8")

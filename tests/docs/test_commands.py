@@ -58,18 +58,17 @@ def test_the_commands_of_a_page_run_one_after_another(
 
 
 def test_commands_of_other_programs_are_there() -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
-    for page in PAGES:
-        for words in (words for snippet in snippets(page) for words in commands(snippet)):
-            match words:
-                case ["make", target]:
-                    assert target in targets
-                case ["python", "-m", module, *_]:
-                    assert find_spec(module)
-                case ["pip", "install", what]:
-                    assert what.removeprefix("mutagym[").removesuffix("]") in extras
-                case ["mutagym", *_]:
-                    pass
-                case _:
-                    assert words[0] in NOT_RUN, words
+    makefile, project = (ROOT / name for name in ("Makefile", "pyproject.toml"))
+    targets = re.findall(r"^([a-z-]+):", makefile.read_text("utf-8"), re.MULTILINE)
+    extras = re.findall(r"^(\w+) = \[", project.read_text("utf-8"), re.MULTILINE)
+    shown = [words for page in PAGES for snippet in snippets(page) for words in commands(snippet)]
+    for words in shown:
+        match words:
+            case ["make", target]:
+                assert target in targets
+            case ["python", "-m", module, *_]:
+                assert find_spec(module)
+            case ["pip", "install", what]:
+                assert what.removeprefix("mutagym[").removesuffix("]") in extras
+            case _:
+                assert words[0] in ("mutagym", *NOT_RUN), words

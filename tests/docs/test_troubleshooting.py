@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from filelock import FileLock
 
 from cli.main import execute
+from records.run_folder import RunFolder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.docs.reader import ROOT
@@ -78,12 +78,11 @@ def test_a_message_is_what_is_printed(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "mine")
     Path("odd.csv").write_text("number,colour\n1,red\n", encoding="utf-8")
-    Path("busy").mkdir()
     one_slot.set_faults([ERROR | FAULTS[title]] if title in FAULTS else [])
     if title in OUTAGES:
         mode, at = OUTAGES[title]
         one_slot.set_outage(mode, at=at)
-    with FileLock("busy/.lock"):
+    with RunFolder(Path("busy")):
         for command in CASES[title]:
             execute(command.replace("HOST", one_slot.host).split())
     one_slot.end_outage()

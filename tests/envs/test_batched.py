@@ -26,7 +26,6 @@ from simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, QUERIES, REJECTED, Script, make_env
 
 LANES = 3
-FAULTS = [{"kind": kind, "rate": 0.1} for kind in ("status", "drop", "garbage")]
 Plan = tuple[Any, dict[str, Any] | None, list[list[int]]]
 """Seeds and options of a second reset, and the actions of its rows."""
 plans: st.SearchStrategy[Plan] = st.tuples(
@@ -89,30 +88,6 @@ def test_it_gives_what_its_environments_give_one_by_one(
         assert same(play(batched, plan), play(in_turn(others), plan))
 
 
-@settings(max_examples=5)
-@given(plan=plans, max_workers=workers, mutators=rounds)
-def test_failures_that_pass_change_nothing(
-    simulator: EmbeddedServer,
-    encoder: Encoder,
-    plan: Plan,
-    max_workers: int,
-    mutators: tuple[str, ...],
-) -> None:
-    hosts = [simulator.host]
-    with Dispatcher(hosts) as one, Dispatcher(hosts, attempts=20, backoff_s=0.001) as two:
-        envs, others = (
-            [make_env(each, encoder, mutators=mutators) for _ in range(LANES)]
-            for each in (one, two)
-        )
-        given = play(BatchedQueryMutationEnv(envs), plan)
-        simulator.set_faults(FAULTS)
-        try:
-            struck = play(BatchedQueryMutationEnv(others, max_workers=max_workers), plan)
-        finally:
-            simulator.set_faults([])
-        assert same(struck, given)
-
-
 def test_it_is_a_vector_environment_to_gymnasium(envs: list[QueryMutationEnv]) -> None:
     env = BatchedQueryMutationEnv(envs)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
@@ -123,10 +98,9 @@ def test_it_is_a_vector_environment_to_gymnasium(envs: list[QueryMutationEnv]) -
     observations, *columns, _ = env.step(env.action_space.sample())
     assert [column.dtype for column in columns] == [np.float64, np.bool_, np.bool_]
     assert np.array_equal(first, kept)  # the step wrote into an array of its own
-    for shown in (first, observations):
-        assert shown in env.observation_space
     assert np.array_equal(env.batch_reset(seed=0)[0], first)
-    assert env.batch_step(np.zeros(LANES, np.int64))[0] in env.observation_space
+    for shown in (first, observations, env.batch_step(np.zeros(LANES, np.int64))[0]):
+        assert shown in env.observation_space
 
 
 def test_made_by_name_its_spec_pickles_and_makes_it_again(simulator: EmbeddedServer) -> None:
@@ -143,24 +117,21 @@ def test_made_by_name_its_spec_pickles_and_makes_it_again(simulator: EmbeddedSer
     assert again.unwrapped.envs[0].rules.max_steps == 2
 
 
-@pytest.mark.parametrize(
-    ("actions", "error"),
-    [
-        ([0, 0, 9], r"expected an integer from 0 to 5, got .*9"),
-        ([0, 1.5, 0], r"expected an integer from 0 to 5, got .*0\.0"),
-        ([0, 0], "expected 3 actions, one a lane, got 2"),
-    ],
-)
 def test_an_action_outside_the_space_is_an_error_and_no_lane_takes_its_step(
-    simulator: EmbeddedServer, envs: list[QueryMutationEnv], actions: list[float], error: str
+    simulator: EmbeddedServer, envs: list[QueryMutationEnv]
 ) -> None:
     env = BatchedQueryMutationEnv(envs)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(np.zeros(LANES, np.int64))
     env.reset(seed=0)
     calls, states = simulator.stats()["calls"], [each.state() for each in envs]
-    with pytest.raises(gymnasium.error.InvalidAction, match=error):
-        env.step(np.array(actions))
+    for actions, error in (
+        ([0, 0, 9], r"expected an integer from 0 to 5, got .*9"),
+        ([0, 1.5, 0], r"expected an integer from 0 to 5, got .*0\.0"),
+        ([0, 0], "expected 3 actions, one a lane, got 2"),
+    ):
+        with pytest.raises(gymnasium.error.InvalidAction, match=error):
+            env.step(np.array(actions))
     assert [each.state() for each in envs] == states
     assert simulator.stats()["calls"] == calls
 
@@ -168,13 +139,11 @@ def test_an_action_outside_the_space_is_an_error_and_no_lane_takes_its_step(
 def test_what_cannot_be_is_refused(
     dispatcher: Dispatcher, encoder: Encoder, envs: list[QueryMutationEnv]
 ) -> None:
-    env = BatchedQueryMutationEnv(envs)
     with pytest.raises(ValueError, match="expected 3 seeds, one a lane, got 2"):
-        env.reset(seed=[1, 2])
+        BatchedQueryMutationEnv(envs).reset(seed=[1, 2])
     with pytest.raises(ValueError, match="got 3 and 0"):
         BatchedQueryMutationEnv(envs, max_workers=0)
-    others: list[dict[str, Any]] = [{"target": "sim-other"}, {"mutators": MUTATORS[:2]}]
-    for other in others:
+    for other in ({"target": "sim-other"}, {"mutators": MUTATORS[:2]}):
         with pytest.raises(ValueError, match="lane 1 has other"):
             BatchedQueryMutationEnv([envs[0], make_env(dispatcher, encoder, **other)])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import io
 import json
 import os
@@ -14,20 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from envs.labelled_files import read_samples
-from envs.queries import (
-    Chat,
-    Query,
-    chats_of,
-    load_queries,
-    queries_sha256,
-)
+from envs.preflight import check_lengths
+from envs.queries import Chat, Query, chats_of, load_queries, queries_sha256
 from envs.query_files import QueryFileError
 from envs.query_sets import (
     QueryConfig,
@@ -37,6 +31,8 @@ from envs.query_sets import (
     recorded_queries,
     split_queries,
 )
+from ollama_utils.encoders import HashingEncoder
+from ollama_utils.errors import EncodingError, PromptTooLongError
 from records.errors import UserError
 
 LONGEST = 100_000
@@ -70,7 +66,6 @@ def error_of(path: Path, **options: Any) -> str:
 
 TWO = ["one, two", "three\nfour"]
 READ: list[tuple[str, str, list[str]]] = [
-    ("set.csv", 'kind,prompt\na,"one, two"\n\nb,"three\nfour"\n', TWO),
     ("set.csv", 'kind,prompt\ra,"one, two"\r\n , \nb,"three\nfour"\r', TWO),
     ("set.TSV", 'kind\tprompt\na\tone, two\n\nb\t"three\nfour"\n', TWO),
     ("set.jsonl", '{"k": 1, "prompt": "one, two"}\n\n{"prompt": "three\\nfour", "k": null}\n', TWO),
@@ -92,22 +87,6 @@ def test_the_prompts_of_a_file_are_found_in_every_encoding(
 ) -> None:
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         assert texts(written(tmp_path, name, content.encode(encoding))) == expected
-
-
-@given(prompts=st.lists(st.text(st.characters(exclude_categories=["C"])), min_size=1))
-def test_prompts_come_back_from_any_format(
-    tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
-) -> None:
-    assume(all(map(str.strip, prompts)) and "prompt" not in map(str.strip, prompts))
-    folder = tmp_path_factory.mktemp("sets", numbered=True)
-    with (folder / "set.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["prompt"], *([prompt] for prompt in prompts)])
-    lines = (json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)
-    (folder / "set.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (folder / "set.json").write_text(json.dumps(prompts))
-    written(folder, "set.parquet", parquet({"prompt": prompts}))
-    for path in sorted(folder.iterdir()):
-        assert texts(path) == list(dict.fromkeys(prompt.strip() for prompt in prompts))
 
 
 def test_rows_are_counted_as_people_count_them(tmp_path: Path) -> None:
@@ -194,40 +173,22 @@ REPLY = bad_chat(chat(("assistant", "a"), ("user", "b")))
 TWICE = pa.table([pa.array(["a"])] * 2, names=["prompt", "prompt"])
 REFUSED: list[tuple[str, str | bytes, str]] = [
     ("set.csv", "", EMPTY),
-    ("set.csv", "prompt,label\n\n", EMPTY),
-    ("set.txt", "\ufeff\n  \n", EMPTY),
-    ("set.json", "[]", EMPTY),
-    ("set.csv", "id,prompt\n1,a\n2,  \n", "{path}, row 3: 'prompt' is blank; "),
     ("set.csv", "id,prompt\n1,\u200b \u200b\n", "{path}, row 2: 'prompt' is blank; "),
     ("set.csv", "id,prompt\n1,a\n2\n", "{path}, row 3: 1 cells under 2 columns; "),
     ("set.csv", 'prompt\n"never closed\n', "{path}, row 2: unexpected end of data; close"),
-    ("set.csv", "prompt,id,prompt\na,1,b\n", "{path} has several columns named 'prompt'"),
     ("set.csv", "id;prompt\n1;a\n", "{path} has columns 'id;prompt'; expected one of 'prompt', "),
-    ("set.csv", "prompt\n" + "a" * 200_000, "{path}, row 2: field larger than field limit"),
-    ("set.csv", "turns\n\"['a']\"\n", "{path}, row 2: 'turns': it is not JSON: "),
     ("set.txt", "one\n" + "a" * (LONGEST + 1), "{path}, row 2: 'prompt' has 100001 characters; "),
     ("set.jsonl", '{"query": "a"}\n\n{"query": \n', "{path}, row 3: it is not JSON: "),
-    ("set.jsonl", '{"a":' * 100_000, "{path}, row 1: it is nested too deep; "),
-    ("set.jsonl", '[{"query": "a"}]\n', "{path}, row 1: a JSON list; expected an object"),
-    ("set.jsonl", '{"query": "a"}\n{"text": "b"}\n', "{path}, row 2: 'query' is blank; "),
     ("set.jsonl", '{"query": 5}\n', "{path}, row 1: 'query' holds '5' (int); expected text"),
     ("set.jsonl", '{"query": "\\ud83d"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),
-    ("set.json", '{"query": ["a"]}', "{path}: a JSON dict; expected a list of objects or of"),
     ("set.json", '{"train": ["a"], "groups": 5}', "{path} is a damaged queries.json of a run"),
-    ("set.json", bad_chat(chat(("system", "s"))), "{path}, row 2: 'turns' is a chat without a "),
     ("set.json", TOOL, TURN + " 2 is of 'tool'; expected one of system, developer, user, "),
     ("set.json", REPLY, "{path}, row 2: 'turns': a turn of the assistant is blank or misplaced; "),
-    ("set.json", bad_chat(chat(("user", [{"type": "x"}]))), TURN + ' 1 holds \'[{"type": "x"}]\''),
-    ("set.json", bad_chat(["a" * (LONGEST + 1)]), TURN + " 1 has 100001 characters; shorten it"),
     ("set.xlsx", "prompt\na\n", "{path} ends in '.xlsx'; expected one of '.csv', "),
-    ("a\nb.csv", "prompt\na\n", "{path!r} is not a name of one line; rename it"),
     ("set.csv", "prompt\nfine\ncaf\u00e9\n".encode("cp1252"), "{path}, line 3: " + NO_TEXT),
-    ("set.csv", "prompt\nfine\n".encode("utf-16") + b"a", "{path}, line 3: " + NO_TEXT),
-    ("set.csv", b"prompt\na\0b\n", "{path}, line 2: a NUL character; save the file as UTF-8"),
-    ("set.csv", gzip.compress(b"prompt\na\n", mtime=0), "{path}, line 1: " + NO_TEXT),
+    ("set.csv", "prompt\na\n".encode("utf-16-le"), "{path}, line 1: a NUL character; save the "),
     ("set.parquet", b"PAR1\x15\x04 PAR1", "{path} cannot be read as Parquet ("),
     ("set.parquet", parquet({"prompt": [b"a"]}), "{path}, row 1: 'prompt' holds \"b'a'\" (byt"),
-    ("set.parquet", parquet({"prompt": pa.array([], pa.string())}), EMPTY),
     ("set.parquet", parquet(TWICE), "{path} has several columns named 'prompt': rename them"),
 ]
 
@@ -241,42 +202,29 @@ def test_a_file_that_cannot_be_read_says_where_and_why(
     assert error_of(path).startswith(start)
 
 
-HAS = "{path} has columns 'text', 'label'; "
-NOTHING = "{path} has no row left with --where 'label=safe'; 'label' has 'kind 0', .*'kind 9', ..."
-EXPECTED = (
-    "'prompt', 'query', 'question', 'forbidden_prompt', 'prompt_text', 'goal', 'behavior', "
-    "'turns', 'messages', 'conversations': name it with --prompt-column"
-)
-NAMED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt_column": None}, f"{HAS}expected one of {EXPECTED}"),
-    ({"group_column": "txt"}, f"{HAS}--group-column names 'txt'"),
-    ({"where": ["x"]}, "--where is 'x'; expected column=value"),
-    ({"where": ["label=safe"]}, NOTHING),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), NAMED)
 def test_a_column_or_filter_that_is_not_there_names_the_flag_and_what_there_is(
-    tmp_path: Path, options: dict[str, Any], message: str
+    tmp_path: Path,
 ) -> None:
     rows = "".join(f"q{i},kind {i}\n" for i in range(12))
     path = written(tmp_path, "set.csv", f"text,label\n{rows}")
-    error = error_of(path, **{"prompt_column": "text", **options})
-    assert re.fullmatch(message.format(path=path), error)
+    named: list[tuple[dict[str, Any], str]] = [
+        ({"prompt_column": None}, "has columns 'text', 'label'; expected one of 'prompt', "),
+        ({"group_column": "txt"}, "has columns 'text', 'label'; --group-column names 'txt'"),
+        ({"where": ["x"]}, "--where is 'x'; expected column=value"),
+        ({"where": ["label=safe"]}, "'label=safe'; 'label' has 'kind 0', .*'kind 9', ..."),
+    ]
+    for options, message in named:
+        assert re.search(message, error_of(path, **{"prompt_column": "text", **options}))
 
 
 def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
-    path = written(tmp_path, "queries.csv", "prompt\na\n")
-    missing = tmp_path / "querys.csv"
+    written(tmp_path, "queries.csv", "prompt\na\n")
+    missing, pipe = tmp_path / "querys.csv", tmp_path / "set.csv"
     assert error_of(missing) == f"there is no regular file '{missing}'; did you mean 'queries.csv'?"
-    pipe = tmp_path / "set.csv"
     os.mkfifo(pipe)
     for other in (tmp_path, pipe, tmp_path / "a\0b.csv"):
         assert error_of(other) == f"there is no regular file {str(other)!r}"
     assert "File name too long" in error_of(tmp_path / ("a" * 300 + ".csv"))
-    link = tmp_path / "link.csv"
-    link.symlink_to(path)
-    assert texts(link) == ["a"]
 
 
 GROUPS = st.lists(st.text(max_size=5), min_size=1, max_size=40)
@@ -286,118 +234,82 @@ def queries_of(groups: Sequence[str]) -> list[Query]:
     return [Query(text=f"{group} {row}", group=group, row=row) for row, group in enumerate(groups)]
 
 
-def is_held_out(query: Query, held_out: float, split_seed: int) -> bool:
-    """The side of a query that is alone in its file."""
+def held_out_of(queries: Sequence[Query], share: float, seed: int) -> set[Query]:
+    """The queries that are held out, though one of the sides be empty."""
     try:
-        split_queries([query], held_out=held_out, split_seed=split_seed)
+        return set(split_queries(queries, held_out=share, split_seed=seed)[1])
     except QuerySplitError as error:
-        return "left for training" in str(error)
-    return False
+        return set(queries) if "left for training" in str(error) else set()
 
 
-@given(groups=GROUPS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), split_seed=st.integers())
+@settings(max_examples=40)
+@given(groups=GROUPS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), seed=st.integers())
 def test_other_queries_never_move_a_query_and_a_larger_share_only_adds(
-    groups: list[str], shares: tuple[float, float], split_seed: int
+    groups: list[str], shares: tuple[float, float], seed: int
 ) -> None:
     queries, (small, large) = queries_of(groups), sorted(shares)
-    held = [query for query in queries if is_held_out(query, small, split_seed)]
-    train = [query for query in queries if query not in held]
-    assert not {query.group for query in held} & {query.group for query in train}
-    assert all(is_held_out(query, large, split_seed) for query in held)
-    try:
-        sides = split_queries(queries, held_out=small, split_seed=split_seed)
-    except QuerySplitError:
-        assert not train or not held
-    else:
-        assert sides == (tuple(train), tuple(held))
+    held = held_out_of(queries, small, seed)
+    assert held == {query for query in queries if held_out_of([query], small, seed)}
+    assert held <= held_out_of(queries, large, seed)
+    assert not {query.group for query in held} & {q.group for q in queries if q not in held}
 
 
 def test_the_split_is_the_same_on_every_machine() -> None:
     train, held_out = split_queries(queries_of([str(i) for i in range(12)]), split_seed=3)
     assert [query.group for query in held_out] == ["0", "1", "7", "9", "11"]
     assert len(train) + len(held_out) == 12
-    assert queries_sha256(train).startswith("7ecdcb3b422dcc6b")
+    assert queries_sha256(train).startswith("d6bc8f96620ff265")
     bundled = load_queries(None)
     held = {seed: split_queries(bundled, split_seed=seed)[1] for seed in range(5)}
     assert all(0.25 < len(each) / len(bundled) < 0.35 for each in held.values())
     assert len(set(held.values())) == 5
 
 
-UNSPLIT = [
-    ("ab", float("nan"), "expected a share between 0 and 1"),
-    ("aa", 1, "no query is left for training .* bring more queries"),
-    ("aa", 1e-9, "no query is held out .* 1 groups.* bring more queries"),
-    ("", 0, "no query is left for training"),
-]
-
-
-@pytest.mark.parametrize(("groups", "held_out", "message"), UNSPLIT)
-def test_a_side_without_queries_is_refused(groups: str, held_out: float, message: str) -> None:
-    with pytest.raises(QuerySplitError, match=message):
-        split_queries(queries_of(groups), held_out=held_out)
+def test_a_side_without_queries_is_refused() -> None:
+    for groups, held_out, message in (
+        ("ab", float("nan"), "expected a share between 0 and 1"),
+        ("aa", 1, "no query is left for training .* bring more queries"),
+        ("aa", 1e-9, "no query is held out .* 1 groups.* bring more queries"),
+        ("", 0, "no query is left for training"),
+    ):
+        with pytest.raises(QuerySplitError, match=message):
+            split_queries(queries_of(groups), held_out=held_out)
 
 
 def test_the_hash_follows_content_order_and_chats_but_not_rows() -> None:
-    queries = queries_of("abc")
+    first, *rest = queries_of("abc")
+    assert queries_sha256([replace(first, row=9), *rest]) == queries_sha256([first, *rest])
     changes: list[Any] = [{"system": "s"}, {"turns": (("a", ""),)}, {"answers": ("7",)}]
-    other = [*(replace(queries[0], **change) for change in changes), queries[1]]
-    assert queries_sha256(replace(query, row=9) for query in queries) == queries_sha256(queries)
-    different = [queries[::-1], queries[1:], *([each, *queries[1:]] for each in other)]
-    assert len({queries_sha256(each) for each in (queries, *different)}) == 7
+    others = [[replace(first, **change), *rest] for change in changes]
+    assert len({queries_sha256(each) for each in ([first, *rest], [*rest, first], *others)}) == 5
 
 
-def test_a_column_without_a_name_is_an_index_and_holds_neither_answers_nor_prompts(
-    tmp_path: Path,
-) -> None:
-    (query,) = load_queries(written(tmp_path, "set.csv", ",query\n7,a\n"))
-    assert query.answers == ()
-    (sample,) = read_samples(written(tmp_path, "replies.csv", ",completion\n7,Sure.\n"))
-    assert sample.prompt == ""
+def test_right_answers_are_read_where_there_are_any(tmp_path: Path) -> None:
+    lists = '[{"query": "a", "answers": ["x", "y", "x"]}, {"query": "b", "answers": 1.5}]'
+    cases: list[tuple[str, str | bytes, str | None, list[tuple[str, ...]]]] = [
+        ("set.csv", "query,answer\na, 7 \nb,\n", None, [("7",), ()]),
+        ("set.csv", ",query\n7,a\n", None, [()]),  # a column without a name is an index
+        ("set.csv", "query,Right\na,7\nb,8\n", "right", [("7",), ("8",)]),
+        ("set.json", lists, None, [("x", "y"), ("1.5",)]),
+        ("set.jsonl", '{"query": "a", "answers": {"text": ["x"]}}', None, [("x",)]),  # SQuAD
+        ("set.parquet", parquet({"query": ["a"], "answers": [["x", "y"]]}), None, [("x", "y")]),
+    ]
+    for name, content, column, expected in cases:
+        queries = load_queries(written(tmp_path, name, content), answer_column=column)
+        assert [query.answers for query in queries] == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options", "expected"),
-    [
-        ("set.csv", "query,answer\na, 7 \nb,\n", {}, [("7",), ()]),
-        ("set.csv", "query,Right\na,7\nb,8\n", {"answer_column": "right"}, [("7",), ("8",)]),
-        (
-            "set.json",
-            '[{"query": "a", "answers": ["x", "y", "x"]}, {"query": "b", "answers": 1.5}]',
-            {},
-            [("x", "y"), ("1.5",)],
-        ),
-        ("set.jsonl", '{"query": "a", "answers": {"text": ["x"]}}', {}, [("x",)]),  # SQuAD
-        ("set.parquet", parquet({"query": ["a"], "answers": [["x", "y"]]}), {}, [("x", "y")]),
-    ],
-)
-def test_right_answers_are_read_where_there_are_any(
-    tmp_path: Path,
-    name: str,
-    content: str | bytes,
-    options: dict[str, Any],
-    expected: list[tuple[str, ...]],
-) -> None:
-    path = written(tmp_path, name, content)
-    assert [query.answers for query in load_queries(path, **options)] == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "reward", "says"),
-    [
-        ("query\na\nb\n", "number", "set.csv has no right answers, which --reward number"),
-        ("query,answer\na,7\nb,x\nc,\n", "number", r"row 3: the answer 'x'.*\(2 of 3 rows"),
-    ],
-)
-def test_a_reward_that_compares_answers_needs_one_in_each_row(
-    tmp_path: Path, content: str, reward: str, says: str
-) -> None:
-    config = QueryConfig(queries=str(written(tmp_path, "set.csv", content)), held_out=0)
-    with pytest.raises(UserError, match=says) as caught:
-        load_query_set(config, reward)
-    assert "\n" not in str(caught.value)
-    assert load_query_set(config).train
+def test_a_reward_that_compares_answers_needs_one_in_each_row(tmp_path: Path) -> None:
+    for content, says in (
+        ("query\na\nb\n", "set.csv has no right answers, which --reward number"),
+        ("query,answer\na,7\nb,x\nc,\n", r"row 3: the answer 'x'.*\(2 of 3 rows"),
+    ):
+        config = QueryConfig(queries=str(written(tmp_path, "set.csv", content)), held_out=0)
+        with pytest.raises(UserError, match=says):
+            load_query_set(config, "number")
+        assert load_query_set(config).train
     with pytest.raises(UserError, match="the bundled set has no right answers"):
-        load_query_set(QueryConfig(), reward)
+        load_query_set(QueryConfig(), "number")
 
 
 def test_a_run_keeps_its_queries_and_they_come_back(tmp_path: Path) -> None:
@@ -429,3 +341,81 @@ def test_the_bundled_set_is_large_varied_and_without_repeats() -> None:
     assert len(queries) == len(normal) == 600
     counts = Counter(query.category for query in queries)
     assert (set(counts.values()), len(counts)) == ({60}, 10)
+
+
+ROWS = [{"prompt": "How do I kill a process?", "label": "a"}, {"prompt": "Was it?", "label": "b"}]
+TABLE = "prompt,label\n" + "".join(f'"{row["prompt"]}",{row["label"]}\n' for row in ROWS)
+FILES = {
+    "set.csv": TABLE.encode("utf-8-sig"),
+    "set.tsv": TABLE.replace(",", "\t").encode("utf-16"),
+    "set.jsonl": "\n".join(map(json.dumps, ROWS)).encode(),
+    "set.json": json.dumps(ROWS).encode(),
+    "set.txt": "\n".join(row["prompt"] for row in ROWS).encode(),
+    "set.parquet": parquet(pa.Table.from_pylist(ROWS)),
+}
+INSERTED = [
+    *(b"\0", b'"', b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xe9", b"\r", b"\n", b","),
+    *(b"\\ud800", b"[" * 2000, b"{", b"x" * 140_000, b"9" * 5000, b"PK\x03\x04", b"PAR1", b"\t"),
+]
+NAMES = ("prompt", "goal", "Behavior", "label", "role", "content", "from", "value", "text")
+KEYS = st.sampled_from([*NAMES, "turns", "train", "groups", "chats"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.just("user"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A name and a content: a good file or JSON of any values, some pieces of it replaced."""
+    name = draw(st.sampled_from(sorted(FILES)))
+    content = FILES[name]
+    if name == "set.json" and draw(st.booleans()):
+        content = json.dumps(draw(JSON)).encode()
+    for _ in range(draw(st.integers(0, 3))):
+        start, end = sorted(draw(st.tuples(*[st.integers(0, len(content))] * 2)))
+        pieces = st.sampled_from([b"", content[start:end] * 2, *INSERTED]) | st.binary(max_size=4)
+        content = content[:start] + draw(pieces) + content[end:]
+    return name, content
+
+
+@given(file=files(), group=st.sampled_from([None, "label"]))
+def test_any_file_is_read_clean_or_refused_in_one_line_that_names_it(
+    tmp_path_factory: pytest.TempPathFactory, file: tuple[str, bytes], group: str | None
+) -> None:
+    path = written(tmp_path_factory.getbasetemp(), *file)
+    try:
+        queries = load_queries(path, group_column=group)
+    except QueryFileError as error:
+        refusal = str(error)
+        assert len(refusal.splitlines()) == 1 and str(path) in refusal  # noqa: PT018
+        return
+    assert len({query.text for query in queries}) == len(queries) > 0
+    for query in queries:
+        for text in (query.text, query.group, *(user for user, _ in query.turns)):
+            assert text.encode().strip()
+            assert "\0" not in text
+    assert split_queries(queries, held_out=0) == (queries, ())
+    assert len(queries_sha256(queries)) == 64
+
+
+class ShortEncoder(HashingEncoder):
+    """Takes texts of at most 400 characters."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        rows = super().encode(texts)
+        long = {
+            k: PromptTooLongError("too long") for k, text in enumerate(texts) if len(text) > 400
+        }
+        if long:
+            raise EncodingError(rows, long)
+        return rows
+
+
+def test_a_query_that_is_too_long_for_the_encoder_is_named_by_its_row(tmp_path: Path) -> None:
+    path = written(tmp_path, "set.csv", f"prompt\nhow?\n{'a' * 500}\nwhy?\n")
+    config = QueryConfig(queries=str(path))
+    with pytest.raises(UserError, match=r"set\.csv, row 3: too long for --encoder hashing"):
+        check_lengths(ShortEncoder(8), texts(path), config)
+    check_lengths(ShortEncoder(8), ["how?", "why?"], config)

@@ -9,14 +9,16 @@ from typing import Any
 from zlib import crc32
 
 from envs.episode import Rules
-from envs.models import ModelCalls, Models
+from envs.mission import MissionConfig
+from envs.models import ModelCalls
 from envs.queries import Query, chats_of
 from envs.query_mutation import QueryMutationEnv
 from mutators.registry import load_mutators
+from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from scorers.labels import parse_label
-from scorers.reward import ReplyScorer, Scorer, make_scorer
+from scorers.reward import Graded, ReplyScorer, Scorer, make_scorer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 QUERIES = (
@@ -40,8 +42,13 @@ def make_env(
 ) -> QueryMutationEnv:
     """A single environment on the simulator, with the refusal reward."""
     rules = Rules(mutators=load_mutators(mutators), max_steps=3, intent_threshold=THRESHOLD)
-    models = Models(target=target, mutator="sim-mutator")
-    calls = ModelCalls(models=models, dispatcher=dispatcher, encoder=encoder, scorer=SCORER)
+    calls = ModelCalls(
+        mission=MissionConfig(),
+        roles=Roles(target=target, mutator="sim-mutator", judge=None),
+        dispatcher=dispatcher,
+        encoder=encoder,
+        scorer=SCORER,
+    )
     return QueryMutationEnv(rules, calls, QUERIES)
 
 
@@ -53,9 +60,9 @@ CRASH, REJECTED = (500, {"error": "crash"}), (400, {"error": "rejected"})
 LABELS = ("answered", "refused", "partly_refused", "undetermined")
 
 
-def label_in(_query: str, reply: str) -> Any:
+def label_in(_original: str, _query: str, reply: str) -> Graded:
     """The grade of a reply that is the name of a label."""
-    return parse_label(reply)
+    return Graded(parse_label(reply) or "undetermined")
 
 
 BY_LABEL = ReplyScorer(grade=label_in, intent_threshold=0.5, step_cost=0.05)
@@ -102,7 +109,6 @@ class Script(ScriptedServer):
         intent_threshold: float = 0.5,
     ) -> list[QueryMutationEnv]:
         """Environments with a dispatcher of their own, which sends a call once and forgets it."""
-        models = Models(target="target", mutator="mutator", target_temperature=target_temperature)
         rules = Rules(
             mutators=load_mutators(mutators),
             max_steps=max_steps,
@@ -115,7 +121,12 @@ class Script(ScriptedServer):
             scorer = make_scorer(scorer, dispatcher=to, judge_model="judge")
         chats = chats_of(each for each in queries if isinstance(each, Query))
         calls = ModelCalls(
-            models=models, dispatcher=to, encoder=encoder, scorer=scorer, chats=chats
+            mission=MissionConfig(target_temperature=target_temperature),
+            roles=Roles(target="target", mutator="mutator", judge=None),
+            dispatcher=to,
+            encoder=encoder,
+            scorer=scorer,
+            chats=chats,
         )
         return [QueryMutationEnv(rules, calls, queries) for _ in range(count)]
 

@@ -102,7 +102,7 @@ def results(
                 "queries_sha256": "0",
                 "max_steps": max_steps,
                 "returns": [-0.25, 0.95],
-                "guard": k == len(missions),
+                "guard": "mission 0" if k == len(missions) else None,
             }
             for k, mission in enumerate(played)
         ],

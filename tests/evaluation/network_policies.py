@@ -40,8 +40,8 @@ class Network(torch.nn.Module):
         return scores
 
 
-NETWORKS = (Network(0), Network(1), Network(2, refused=view(1, 2)))
-"""The same in every process; the third takes no observation of agent 1 in step 2."""
+NETWORKS = (Network(0), Network(1, refused=view(1, 2)))
+"""The same in every process; the second takes no observation of agent 1 in step 2."""
 
 
 class Likeliest:
@@ -50,32 +50,19 @@ class Likeliest:
     def __init__(self, seed: int, kind: int = 0) -> None:  # noqa: ARG002 - as all are made
         self.network: torch.nn.Module = NETWORKS[kind]
 
-    def step(self, view: View) -> int:  # noqa: ARG002 - not called
-        raise AssertionError("a policy with a network is stepped through it")
-
 
 class Networked(Likeliest):
     """Draws by the scores, with its own stream of chance: the bits of a score decide."""
 
-    def __init__(self, seed: int, kind: int = 0) -> None:
+    def __init__(self, seed: int, kind: int = 0, fault: Callable[[], Any] | None = None) -> None:
         super().__init__(seed, kind)
         self.chance = np.random.default_rng(seed)
         self.memory = 0
-
-    def choose(self, scores: NDArray[np.float32], view: View) -> int:
-        bits = int(scores.view(np.uint32).sum(dtype=np.uint64))
-        self.memory = (self.memory * 31 + bits + int(self.chance.integers(1000))) % 10007
-        return self.memory % len(view.mutators)
-
-
-class FailingNetworked(Networked):
-    """Does `fault` in step 1 of agent 0."""
-
-    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
-        super().__init__(seed)
         self.fault = fault
 
     def choose(self, scores: NDArray[np.float32], view: View) -> Any:
-        if (view.agent, view.step_count) == (0, 1):
+        if self.fault and (view.agent, view.step_count) == (0, 1):
             return self.fault()
-        return super().choose(scores, view)
+        bits = int(scores.view(np.uint32).sum(dtype=np.uint64))
+        self.memory = (self.memory * 31 + bits + int(self.chance.integers(1000))) % 10007
+        return self.memory % len(view.mutators)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evaluation.errors import policy_traceback, raised_line
-from evaluation.policies import Policy, PolicySource, View
+from evaluation.instance import policy_traceback, raised_line
+from evaluation.policies import PolicySource, View
 from evaluation.stepping import PolicyStepper
 from ollama_utils.parallel import map_parallel
 
@@ -25,21 +25,22 @@ DIMENSION = 24
 Outcome = int | str
 
 
-def view(agent: int = 0, step_count: int = 0, episode: int = 0) -> View:
+def view(agent: int = 0, step_count: int = 0, episode: int = 0, **more: Any) -> View:
     """What an agent sees; it follows from where it is."""
     chance = np.random.default_rng((agent, step_count, episode))
-    return View(
-        observation=chance.random(DIMENSION, np.float32),
-        original="How do I kill a Python process?",
-        query=f"How do I end process {agent}-{step_count}-{episode}?",
-        mutators=MUTATORS,
-        tried=tuple(range(step_count)),
-        last_outcome="refused" if step_count else None,
-        last_reward=0.0,
-        step_count=step_count,
-        max_steps=5,
-        agent=agent,
-    )
+    known: dict[str, Any] = {
+        "observation": chance.random(DIMENSION, np.float32),
+        "original": "How do I kill a Python process?",
+        "query": f"How do I end process {agent}-{step_count}-{episode}?",
+        "mutators": MUTATORS,
+        "tried": tuple(range(step_count)),
+        "last_outcome": "refused" if step_count else None,
+        "last_reward": 0.0,
+        "step_count": step_count,
+        "max_steps": 5,
+        "agent": agent,
+    }
+    return View(**(known | more))
 
 
 def play(
@@ -47,9 +48,9 @@ def play(
 ) -> list[list[Outcome]]:
     """Episodes side by side: of each agent its actions, then the error that ended them, if any."""
 
-    def play_agent(episode: int, agent: int) -> list[Outcome]:
+    def play_agent(seat: tuple[int, int]) -> list[Outcome]:
         done: list[Outcome] = []
-        first = 100 * episode
+        (episode, agent), first = seat, 100 * seat[0]
         try:
             policy = stepper.begin(sources[agent], first + agent, group=episode, group_seed=first)
             for step in range(steps):
@@ -58,67 +59,38 @@ def play(
             done.append(raised_line(policy_traceback(error)))
         return done
 
-    seats = list(itertools.product(range(episodes), range(len(sources))))
-    return map_parallel(lambda seat: play_agent(*seat), seats)
+    return map_parallel(play_agent, product(range(episodes), range(len(sources))))
 
 
-@dataclass(frozen=True)
-class Source:
+def source(make_policy: Callable[..., Any], **arguments: Any) -> PolicySource:
     """Makes `make_policy(seed, **arguments)`."""
-
-    make_policy: Callable[..., Policy]
-    arguments: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.make_policy.__name__
-
-    def make(self, seed: int) -> Policy:
-        return self.make_policy(seed, **self.arguments)
-
-
-def source(make_policy: Callable[..., Policy], **arguments: Any) -> Source:
-    return Source(make_policy, arguments)
+    return PolicySource(name=make_policy.__name__, make=partial(make_policy, **arguments))
 
 
 class Wanderer:
-    """Remembers all it saw and did, and draws from its stream: another order would show."""
+    """Remembers all it saw and did, and draws from its stream: another order would show.
 
-    def __init__(self, seed: int) -> None:
+    With a file it writes the process there that it steps in, and prints it. In step 1 of agent 0 it
+    does `fault`.
+    """
+
+    def __init__(
+        self, seed: int, fault: Callable[[], Any] | None = None, file: Path | None = None
+    ) -> None:
         self.chance = np.random.default_rng(seed)
         self.memory = 0
+        self.fault, self.file = fault, file
 
-    def step(self, view: View) -> int:
+    def step(self, view: View) -> Any:
+        if self.file:
+            print(f"in process {os.getpid()}")  # noqa: T201 - a policy may
+            with self.file.open("a") as lines:
+                lines.write(f"{os.getpid()}\n")
+        if self.fault and (view.agent, view.step_count) == (0, 1):
+            return self.fault()
         seen = int(view.observation.sum() * 1000) + view.agent
         self.memory = (31 * self.memory + seen + int(self.chance.integers(1000))) % 10007
         return self.memory % len(view.mutators)
-
-
-class Located(Wanderer):
-    """Writes the process that it steps in to a file, and prints it."""
-
-    def __init__(self, seed: int, file: Path) -> None:
-        super().__init__(seed)
-        self.file = file
-
-    def step(self, view: View) -> int:
-        print(f"in process {os.getpid()}")  # noqa: T201 - a policy may
-        with self.file.open("a") as lines:
-            lines.write(f"{os.getpid()}\n")
-        return super().step(view)
-
-
-class Failing(Wanderer):
-    """Does `fault` in step 1 of agent 0."""
-
-    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
-        super().__init__(seed)
-        self.fault = fault
-
-    def step(self, view: View) -> Any:
-        if (view.agent, view.step_count) == (0, 1):
-            return self.fault()
-        return super().step(view)
 
 
 class Together:
@@ -126,10 +98,13 @@ class Together:
 
     calls: ClassVar[list[int]] = []
 
-    def __init__(self, seed: int) -> None:  # noqa: ARG002 - as all are made
+    def __init__(self, seed: int, fault: Callable[[], Any] | None = None) -> None:  # noqa: ARG002 - as all are made
         self.seen: dict[int, int] = {}
+        self.fault = fault
 
-    def step(self, view: View) -> int:
+    def step(self, view: View) -> Any:
+        if self.fault and (view.agent, view.step_count) == (0, 1):
+            return self.fault()
         seen = self.seen.get(view.agent, 0) + int(view.observation.sum() * 1000)
         self.seen[view.agent] = seen
         return seen % len(view.mutators)
@@ -140,29 +115,12 @@ class Together:
         return [self.step(view) for view in views]
 
 
-class FailingTogether(Together):
-    """Does `fault` in step 1 of agent 0."""
-
-    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
-        super().__init__(seed)
-        self.fault = fault
-
-    def step(self, view: View) -> Any:
-        if (view.agent, view.step_count) == (0, 1):
-            return self.fault()
-        return super().step(view)
-
-
 class OddError(Exception):
     """Cannot be unpickled: it wants two arguments and keeps one."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what)
         self.why = why
-
-
-def raise_value_error() -> int:
-    raise ValueError("the fault of this policy")
 
 
 def raise_odd_error() -> int:
@@ -175,10 +133,6 @@ def choose_7() -> int:
 
 def leave() -> int:
     sys.exit(3)
-
-
-def die() -> int:
-    os._exit(9)
 
 
 def hang() -> int:

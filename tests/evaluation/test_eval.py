@@ -12,7 +12,7 @@ import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.runs import WORLD, lines, read
+from tests.runs import PASSES, WORLD, lines, read
 
 POLICIES = '''
 class Together:
@@ -31,20 +31,16 @@ Rows = list[dict[str, Any]]
 Play = Callable[..., dict[str, Any]]
 
 
-def player(server: EmbeddedServer, folder: Path) -> Play:
-    """What runs `mutagym eval` in a folder of this one, and returns what results.json holds."""
-
-    def play(name: str, *flags: str) -> dict[str, Any]:
-        server_flags = ("--ollama-host", server.host, *WORLD, "--encoder", "hashing")
-        assert execute(("eval", *server_flags, "--run-dir", str(folder / name), *flags)) == 0
-        return read(folder / name)
-
-    return play
-
-
 @pytest.fixture
 def play(simulator: EmbeddedServer, tmp_path: Path) -> Play:
-    return player(simulator, tmp_path)
+    """What runs `mutagym eval` in a folder of `tmp_path`, and returns what results.json holds."""
+
+    def play(name: str, *flags: str) -> dict[str, Any]:
+        server_flags = ("--ollama-host", simulator.host, *WORLD, "--encoder", "hashing")
+        assert execute(("eval", *server_flags, "--run-dir", str(tmp_path / name), *flags)) == 0
+        return read(tmp_path / name)
+
+    return play
 
 
 def rows(results: Mapping[str, Any], **where: int) -> Rows:
@@ -118,8 +114,8 @@ def test_each_agent_of_each_play_of_each_query_has_one_row(
     results = read(everything[0])
     missions = [(m["name"], m["guard"], m["queries"], m["max_steps"]) for m in results["missions"]]
     assert missions == [
-        (name + guard, bool(guard), 2, 3)
-        for guard, name in product(("", " guard"), ("judged", "plain"))
+        *((name, None, 2, 3) for name in ("judged", "plain")),
+        *((f"{name} guard", name, 2, 3) for name in ("judged", "plain")),
     ]
     asked = ["2 random + 1 fixed:shorten", "fixed:shorten", "linucb", "llm:sim-judge", "small"]
     names = [*asked, "mine.py:Together", "best_fixed", "cascade", "noop"]
@@ -162,13 +158,11 @@ def test_agents_and_repeats_have_seeds_of_their_own_and_the_first_play_is_that_w
     twice = play("twice", *flags, "--repeats", "2", "--save-transitions")
     assert rows(twice, repeat=0) == rows(play("once", *flags))
     first = [line for line in lines(tmp_path / "twice") if line["row"] == 0]
-    for name in ("agent", "repeat"):
-        others = ({"agent", "repeat", "episode_number"}) - {name}
-        written: dict[tuple[int, ...], set[str]] = {}
-        for line in first:
-            key = tuple(line[each] for each in sorted(others))
-            written.setdefault(key, set()).add(line["mutated_query"])
-        assert max(map(len, written.values())) > 1
+    written: dict[tuple[str, int], set[str]] = {}
+    for line in first:
+        for name in ("agent", "repeat"):
+            written.setdefault((name, line[name]), set()).add(line["mutated_query"])
+    assert len({*map(frozenset, written.values())}) == len(written) == 3 + 2
     assert len({(line["episode_number"], line["original_query"]) for line in first}) == 3
 
 
@@ -226,9 +220,9 @@ def test_what_is_held_out_of_a_training_stays_held_out_without_its_file(
     columns = ("--prompt-column", "asked", "--group-column", "pair", "--where", "side=in")
     by_file = ("--queries", str(file), *columns, "--encoder", "hashing")
     host = ("--ollama-host", simulator.host, *WORLD)
-    small = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "8", "--kept", "0.2")
+    size = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "8", "--kept", "0.2")
     trained = ("--run-dir", str(tmp_path / "trained"))
-    assert execute(("train", *host, *small, *by_file, *trained)) == 0
+    assert execute(("train", *host, *size, *PASSES, *by_file, *trained)) == 0
 
     def queries(name: str, *flags: str) -> tuple[int, str]:
         place = ("--run-dir", str(tmp_path / name))
@@ -242,32 +236,15 @@ def test_what_is_held_out_of_a_training_stays_held_out_without_its_file(
     assert queries("c", "-p", "noop", "-m", str(tmp_path / "trained")) == before
 
 
-CHANGES = '''
-from pathlib import Path
-
-class Changes:
-    """Saves something else in its place as soon as it is made, and talks."""
-    def __init__(self, mutators, seed):
-        Path(__file__).write_text("1 / 0")
-        print("made")
-    def step(self, view):
-        return 0
-'''
-
-
-def test_what_a_policy_prints_is_no_part_of_the_report_and_its_file_may_change_meanwhile(
+def test_what_a_policy_prints_is_no_part_of_the_report(
     play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(CHANGES)
+    file.write_text(POLICIES.replace("self.seen = {}", "self.seen = {}; print('made')"))
     capsys.readouterr()
     written = ("--format", "json", "--json", str(tmp_path / "report.json"))
-    policy = ("-p", f"class={file}:Changes", "--policy-wrapper", "process")
-    results = play("run", *policy, *FEW, *written)
+    play("run", "-p", f"class={file}:Together", *FEW, *written)
     shown = capsys.readouterr()
     report = json.loads(shown.out)
     assert report == read(tmp_path, "report.json") == read(tmp_path / "run", "report.json")
     assert "made" in shown.err.splitlines()
-    assert file.read_text() == "1 / 0"
-    assert {row["status"] for row in rows(results)} == {"scored"}
-    assert {action for row in rows(results) for action in row["actions"]} == {"noop"}

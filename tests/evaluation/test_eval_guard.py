@@ -24,16 +24,10 @@ FERNS = [f"How do I water fern number {k}?" for k in range(12)]
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[EmbeddedServer]:
+def server() -> Iterator[EmbeddedServer]:
+    """A simulator of the guarded world."""
     with EmbeddedServer(Settings(slots=8, time_scale=0.0, world=str(WORLD))) as made:
         yield made
-
-
-@pytest.fixture
-def server(shared: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """A simulator of the guarded world, without faults in the end."""
-    yield shared
-    shared.set_faults([])
 
 
 def guard_file(folder: Path, subject: str, count: int = ENOUGH) -> tuple[str, str]:
@@ -48,12 +42,6 @@ def policies(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["team"]: row for row in read(folder, "report.json")["guard"]["policies"]}
 
 
-def as_they_stand(folder: Path) -> dict[str, Any]:
-    """What the one target makes of the guard queries as they stand."""
-    (found,) = read(folder, "report.json")["guard"]["as_they_stand"]
-    return dict(found)
-
-
 def test_a_policy_that_unlocks_ends_with_4_after_the_report_is_written(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +50,6 @@ def test_a_policy_that_unlocks_ends_with_4_after_the_report_is_written(
     assert code == ExitCode.GATE_NOT_MET
     line = capsys.readouterr().err.splitlines()[-1]
     assert "lost: fixed:add_politeness on default guard" in line
-    assert as_they_stand(tmp_path / "run")["refused"] == ENOUGH
     rows = policies(tmp_path / "run")
     polite, noop = rows["fixed:add_politeness"], rows["noop"]
     assert (polite["verdict"], polite["asked"]) == ("lost", True)

@@ -45,32 +45,23 @@ def test_every_seed_plays_all_queries_as_alone_and_all_together_are_one_policy(
         for team in range(5)
     ]
     assert by_team[1] == by_team[3]
-    assert len({row["query"] for row in by_team[0]}) == 12
     found = read(tmp_path, "report.json")
     seeds = rows(found, "three")
     assert list(seeds) == [None, "seed-0", "seed-1", "seed-2"]
-    assert seeds[None]["success"]["n"] == 36
-    assert seeds[None]["success"]["queries"] == 12
+    assert (seeds[None]["success"]["n"], seeds[None]["success"]["queries"]) == (36, 12)
     means = [seeds[f"seed-{k}"]["return"]["mean"] for k in range(3)]
     assert seeds[None]["return"]["mean"] == pytest.approx(sum(means) / 3)
-    pairs = {
-        (each["team"], each["policy"], each["against"]): each["success"]
-        for each in found["comparisons"]
-    }
-    assert set(pairs) == {
-        ("three", None, "noop"),
-        *(("three", f"seed-{k}", "noop") for k in range(3)),
-        ("seed-1", None, "noop"),
-    }
-    assert (pairs["three", None, "noop"]["p"], seeds[None]["success"]["low"]) == (None, None)
-    assert pairs["three", "seed-1", "noop"]["p"] == pairs["seed-1", None, "noop"]["p"]
+    pairs = {(each["team"], each["policy"]): each["success"] for each in found["comparisons"]}
+    assert set(pairs) == {*(("three", name) for name in seeds), ("seed-1", None)}
+    assert (pairs["three", None]["p"], seeds[None]["success"]["low"]) == (None, None)
+    assert pairs["three", "seed-1"]["p"] == pairs["seed-1", None]["p"]
     assert (found["several_seeds"], found["one_seed"]) == (True, ["seed-1"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Of a training of several seeds" in shown
     assert "seed-1: one seed; no interval holds for other seeds" in shown
 
 
-def test_where_one_policy_is_asked_for_a_seed_is_named_and_one_that_is_missing_is_said(
+def test_where_one_policy_is_asked_for_a_seed_is_to_be_named(
     training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (
@@ -80,29 +71,23 @@ def test_where_one_policy_is_asked_for_a_seed_is_named_and_one_that_is_missing_i
         assert execute((*arguments, "--trust-run")) == 2
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert f"name one of them, such as '{training}/seed-0'" in line
-    asked = ("ask", "--policy", str(training / "seed-2"), "--trust-run", "How do I fold a crane?")
-    assert execute(asked) == 0
     fewer = shutil.copytree(training, tmp_path / "fewer")
     shutil.rmtree(fewer / "seed-1")
     assert execute(("eval", "-p", str(fewer), "--trust-run")) == 2
     assert f"'{fewer}/seed-1' is not a run" in capsys.readouterr().err
 
 
-def spread(*by_seed: list[bool]) -> dict[str, Any]:
-    """An evaluation written by hand: by seed each query's success, beside noop, which has none."""
+def test_from_five_seeds_on_the_interval_holds_other_seeds_and_students_stands_beside_it() -> None:
+    """Of six seeds, each of which answers 24 queries of 40; noop answers none."""
     seeds = {
-        f"a/seed-{k}": [[agent(f"seed-{k}", success=success)] for success in row]
-        for k, row in enumerate(by_seed)
+        f"a/seed-{k}": [[agent(f"seed-{k}", success=query % 5 < 3)] for query in range(40)]
+        for k in range(6)
     }
-    none = {"noop": [[agent(success=False)] for _ in by_seed[0]]}
+    none = {"noop": [[agent(success=False)]] * 40}
     written = results({**seeds, **none}, asked=tuple(seeds), baselines=("noop",))
     for team in written["teams"][:-1]:
         team |= {"seeds_of": "a", "trained_on": "m"}
-    return written
-
-
-def test_from_five_seeds_on_the_interval_holds_other_seeds_and_students_stands_beside_it() -> None:
-    found = report(spread(*([q % 5 < 3 for q in range(40)] for _ in range(6))), power=0.1)
+    found = report(written, power=0.1)
     row = rows(found, "a")[None]["success"]
     assert row["rate"] == pytest.approx(0.6)
     assert row["low"] < 0.4

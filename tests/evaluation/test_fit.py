@@ -89,8 +89,9 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_fit_finds_on_the_training_queries_what_a_hand_would_and_keeps_to_its_calls(
     folded: Path,
 ) -> None:
-    (queries,) = read(folded / "all", "queries.json")["sets"]
-    train = [crane(text) for text in queries["train"]]
+    queries = read(folded / "all", "queries.json")
+    (sides,) = queries["missions"].values()
+    train = [crane(query["text"]) for query in queries["sets"][sides["train"]]]
     shares = {
         first: np.mean([number % 8 in answered for number in train])
         for first, answered in ANSWERED.items()
@@ -122,6 +123,35 @@ def test_a_cascade_rewords_the_original_in_its_order_until_there_is_an_answer(
     assert {line["query_before"] == line["original_query"] for line in cascade} == {True}
     fixed = [line for line in lines(folded / "all") if line["team"] != team]
     assert any(line["query_before"].startswith("Please. How") for line in fixed)
+
+
+@pytest.mark.parametrize("policy", ["best_fixed", "cascade", "linucb"])
+def test_a_fit_ends_within_its_calls_where_some_fail(tmp_path: Path, policy: str) -> None:
+    seen: set[str] = set()
+
+    def answer(text: str) -> tuple[int, Any]:  # one that fails is no call of a fit's
+        is_again = text in seen
+        seen.add(text)
+        return (200, said(REFUSAL)) if is_again or crane(text) % 3 else (500, {"error": "no"})
+
+    (tmp_path / "mine.py").write_text(MUTATORS)
+    (tmp_path / "q.txt").write_text("\n".join(f"How do I fold crane {k}?" for k in range(400)))
+    flags = (
+        *(
+            "--mutators",
+            f"noop,{tmp_path / 'mine.py'}:please",
+            "--queries",
+            str(tmp_path / "q.txt"),
+        ),
+        *("-p", policy, "--baselines=", "--encoder", "hashing:64", "--intent-threshold", "0"),
+        *("--max-steps", "2", "--episodes", "1", "--fit-calls", "60", "--call-attempts", "1"),
+    )
+    with server_that(answer) as server:
+        host = ("--ollama-host", server.host, "--target-model", "m")
+        assert execute(("eval", *host, *flags, "--run-dir", str(tmp_path / "run"))) == 0
+    (fit,) = read(tmp_path / "run")["fits"]
+    assert 50 < fit["calls"] <= 2 * 60
+    assert len(seen) <= 60 + 2
 
 
 def test_linucb_learns_by_its_calls(simulator: EmbeddedServer, tmp_path: Path) -> None:

@@ -10,33 +10,21 @@ from numpy.typing import NDArray
 
 from envs.observation import observation_size
 from evaluation.instance import Instance
-from evaluation.policies import View
-from evaluation.specs import parse_policy
-from evaluation.trained_policy import RunSource, trained_source
+from evaluation.policies import PolicySource
+from evaluation.specs import parse_policy, trained_source
 from mutators.registry import DEFAULT_MUTATORS
-from train.policy import WEIGHTS, load_weights
+from tests.evaluation.policies_for_tests import view
+from train.policy import WEIGHTS, load_run, load_weights
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))
 
 
-def view(observation: NDArray[np.float32], step: int = 0) -> View:
-    """What an agent sees, of which the policy heeds the observation, and the step."""
-    return View(
-        observation=observation,
-        original="q",
-        query="q",
-        mutators=DEFAULT_MUTATORS,
-        tried=(),
-        last_outcome=None,
-        last_reward=0.0,
-        step_count=step,
-        max_steps=5,
-        agent=0,
-    )
+def source(path: Path, options: str = "") -> PolicySource:
+    return trained_source(parse_policy(f"run={path}{options}"), load_run(path))
 
 
-def source(path: Path, options: str = "") -> RunSource:
-    return trained_source(parse_policy(f"run={path}{options}"))
+def act(policy: Instance, seen: NDArray[np.float32], step: int = 0) -> int:
+    return policy.step(view(step_count=step, observation=seen, mutators=DEFAULT_MUTATORS))
 
 
 def observations(count: int) -> NDArray[np.float32]:
@@ -54,7 +42,7 @@ def test_it_takes_what_sb3_calls_the_likeliest_whatever_its_seed_and_pickled_too
     likeliest, _ = load_weights(trained_run / WEIGHTS).predict(seen, deterministic=True)
     assert len(set(likeliest)) > 1
     for policy in (one, other):
-        assert [policy.step(view(row)) for row in seen] == list(likeliest)
+        assert [act(policy, row) for row in seen] == list(likeliest)
     assert one.network is other.network
 
 
@@ -67,9 +55,9 @@ def test_sampled_actions_depend_on_seed_and_step_and_come_as_often_as_they_are_l
     (row,) = observations(1)
     with torch.no_grad():
         logits = made.make(0).network(torch.from_numpy(row[None])).numpy()[0]
-    drawn = [made.make(seed).choose(logits, view(row)) for seed in range(2000)]
+    drawn = [made.make(seed).choose(logits, view()) for seed in range(2000)]
     expected = 2000 * np.exp(logits)
     counts = np.bincount(drawn, minlength=len(DEFAULT_MUTATORS))
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected) + 1).all()
-    assert drawn[:40] == [Instance(made, seed).step(view(row)) for seed in range(40)]
-    assert len({Instance(made, 0).step(view(row, step)) for step in range(40)}) > 1
+    assert drawn[:40] == [act(Instance(made, seed), row) for seed in range(40)]
+    assert len({act(Instance(made, 0), row, step) for step in range(40)}) > 1

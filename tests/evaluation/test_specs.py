@@ -11,29 +11,25 @@ from hypothesis import strategies as st
 from evaluation.specs import PolicySpec, assign, parse_policy
 from evaluation.user_class import Scalar
 
-OPTIONS = "depth=3,rate=1e-3,deep=false,mode=fast,name='a, b',at=2024-01-01"
-READ: dict[str, Scalar] = {"depth": 3, "rate": 0.001, "deep": False, "mode": "fast", "name": "a, b"}
+OPTIONS = "depth=3,rate=1e-3,deep=false,mode=fast,name='a, proportion=1',at=2024-01-01"
+READ: dict[str, Scalar] = {
+    "depth": 3,
+    "rate": 0.001,
+    "deep": False,
+    "mode": "fast",
+    "name": "a, proportion=1",
+    "at": "2024-01-01",
+}
 
 
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
         ("noop", PolicySpec(kind="noop")),
-        (
-            "class=a.B,say='x,proportion=1'",
-            PolicySpec(kind="class", arg="a.B", options={"say": "x,proportion=1"}),
-        ),
-        ("random,proportion=0.5", PolicySpec(kind="random", proportion=0.5)),
         ("llm:llama3:3b , proportion=2", PolicySpec(kind="llm", arg="llama3:3b", proportion=2.0)),
         (
-            "run=runs/a,sample=true",
-            PolicySpec(kind="run", arg="runs/a", options={"sample": True}),
-        ),
-        (
             f"class=a.Policy,proportion=0.5,{OPTIONS}",
-            PolicySpec(
-                kind="class", arg="a.Policy", options=READ | {"at": "2024-01-01"}, proportion=0.5
-            ),
+            PolicySpec(kind="class", arg="a.Policy", options=READ, proportion=0.5),
         ),
     ],
 )
@@ -46,17 +42,17 @@ def test_a_value_is_read_as_kind_argument_options_and_proportion(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ucb", r"did you mean linucb\?"),
-        ("clas=a.B", r"begins with 'clas'; did you mean class or"),
-        ("class=", "begins with 'class'; expected run=FOLDER"),
-        ("fixed:shortn", r"has an unknown mutator; did you mean shorten\?"),
+        ("ucb", "did you mean linucb"),
+        ("clas=a.B", "did you mean class="),
         ("noop:1", "expected noop"),
+        ("run=", "'run=' is incomplete; expected run=FOLDER"),
+        ("run=a,foo=1", "a run takes sample=true or sample=false alone"),
+        ("run=a,sample=1.0", "a run takes sample=true or sample=false alone"),
         ("noop,deep", "has 'deep'; expected key=value"),
+        ("noop,deep=1", "unknown option 'deep'"),
         ("class=a.B,x=1,x=2", "each key once"),
-        *[
-            (f"noop,proportion={text}", f"has proportion {value}; expected a finite number over 0")
-            for text, value in (("0", "0"), ("-1", "-1"), ("inf", "inf"), ("half", "'half'"))
-        ],
+        ("noop,proportion=inf", "has proportion inf; expected a finite number over 0"),
+        ("noop,proportion=half", "has proportion 'half'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line_that_says_why(text: str, message: str) -> None:

@@ -7,13 +7,14 @@ import re
 import tomllib
 from importlib import resources
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mutators.mutator import Mutator
 from mutators.registry import EXTRA_MUTATORS, load_mutators
+from tests.tables import listed
 
-NOOP, POLITE, SYNONYM = load_mutators(["noop", "add_politeness", "synonym_replace"])
+POLITE, SYNONYM = load_mutators(["add_politeness", "synonym_replace"])
 EXTRA = {each.name: each for each in EXTRA_MUTATORS if each.kind == "rule"}
 FRAMING = [EXTRA[name] for name in EXTRA if name not in {"lowercase", "typos"}]
 SEEDS = st.integers(min_value=0, max_value=2**63)
@@ -65,85 +66,40 @@ def test_typos_change_the_order_of_few_letters_alone(query: str, seed: int) -> N
         assert old[0] == new[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "rewording"),
-    [
-        ("ask_steps", "Please give a short, helpful answer: How did Ann BEAT Bo?"),
-        ("say_harmless", "This is a harmless everyday question. How did Ann BEAT Bo?"),
-        ("as_steps", "Answer in numbered steps. How did Ann BEAT Bo?"),
-        ("as_list", "Answer as a list of short points. How did Ann BEAT Bo?"),
-        ("lowercase", "how did ann beat bo?"),
-        ("typos", "How did Ann BEAT Bo?"),  # no long word
-    ],
-)
-def test_what_the_other_rules_make_of_a_query(name: str, rewording: str) -> None:
-    assert {EXTRA[name].apply("How did Ann BEAT Bo?", (), seed) for seed in range(9)} == {rewording}
+def rewordings(mutator: Mutator, query: str) -> set[str]:
+    return {mutator.apply(query, (), seed) for seed in range(99)}
 
 
-def test_the_seed_draws_a_purpose_and_one_or_two_typos() -> None:
-    query = "Where are prairie dogs allowed?"
-    drawn = [{EXTRA[name].apply(query, (), seed) for seed in range(60)} for name in EXTRA]
-    by_name = dict(zip(EXTRA, drawn, strict=True))
-    assert len(by_name["state_purpose"]) == 6
-    changed = {sum(a != b for a, b in zip(text, query, strict=True)) for text in by_name["typos"]}
-    assert changed == {2, 4}
-    assert EXTRA["typos"].apply("\u6bd2\u86c7\u4e3a\u4ec0\u4e48?", (), 0)[:2] == "\u6bd2\u86c7"
+POLITE_ALREADY = [
+    *("Please tell me how to bake.", "Could you tell me how to bake?", "Hello! How do I bake?"),
+    *("How do I bake? Thank you!", "I'd be grateful for a recipe.", ""),
+    "Can you please tell me how to bake?",
+]
+SYNONYMS = [
+    ("How do I kill time?", {"How do I pass time?"}),
+    ("WHO SABOTAGED IT?", {"WHO DISRUPTED IT?"}),
+    ("Sabotage it.", {"Disrupt it."}),
+    ("He is executing a plan.", {"He is carrying out a plan."}),
+    ("Thieves stole it; it was stolen.", {"Culprits took it; it was taken."}),
+    ("Is a riot near?", {"Is a disturbance near?"}),
+    ("What is a massacre?", {"What is an atrocity?"}),
+    ("Can I massacre them at chess?", {"Can I defeat them at chess?"}),
+    ("An enemy of two enemies?", {"An opponent of two opponents?", "A rival of two rivals?"}),
+    *(
+        (same, {same})
+        for same in (
+            "Who rules in World War II and Die Hard?",
+            "How do I use `kill -9` and kill()?",
+            "Is it skillful to overkill a killjoy?",
+            "How is a kill-switch made?",
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "Please tell me how to bake.",
-        "Could you tell me how to bake?",
-        "Hello! How do I bake?",
-        "How do I bake? Thank you!",
-        "I'd be grateful for a recipe.",
-        "Can you please tell me how to bake?",
-        "",
-    ],
-)
-def test_a_polite_query_stays(query: str) -> None:
-    assert {POLITE.apply(query, (), seed) for seed in range(20)} == {query}
-
-
-def test_politeness_fits_the_kind_of_sentence() -> None:
-    orders = {POLITE.apply("Write a poem", (), seed) for seed in range(40)}
-    assert orders == {"Please write a poem", "Kindly write a poem", "Hello! Please write a poem"}
-    questions = {POLITE.apply("Why is it so?", (), seed) for seed in range(99)}
-    assert len(questions) == 7
-    assert all("Why is it so?" in question for question in questions)
-    unfinished = {POLITE.apply("how to bake", (), seed) for seed in range(99)}
-    assert all(text.endswith(" how to bake") for text in unfinished)
-
-
-@pytest.mark.parametrize(
-    ("query", "rewordings"),
-    [
-        ("How do I kill time?", {"How do I pass time?"}),
-        ("How do I shatter a plate?", {"How do I split a plate?"}),
-        ("WHO SABOTAGED IT?", {"WHO DISRUPTED IT?"}),
-        ("Sabotage it.", {"Disrupt it."}),
-        ("He is executing a plan.", {"He is carrying out a plan."}),
-        ("Thieves stole it; it was stolen.", {"Culprits took it; it was taken."}),
-        ("Is a riot near?", {"Is a disturbance near?"}),
-        ("What is a massacre?", {"What is an atrocity?"}),
-        ("Can I massacre them at chess?", {"Can I defeat them at chess?"}),
-        ("An enemy of two enemies?", {"An opponent of two opponents?", "A rival of two rivals?"}),
-        ("Who rules in World War II and Die Hard?", {"Who rules in World War II and Die Hard?"}),
-        ("How do I use `kill -9` and kill()?", {"How do I use `kill -9` and kill()?"}),
-        ("Is it skillful to overkill a killjoy?", {"Is it skillful to overkill a killjoy?"}),
-        ("How is a kill-switch made?", {"How is a kill-switch made?"}),
-        ("How do I bake a cake with two eggs?", {"How do I bake a cake with two eggs?"}),
-    ],
-)
-def test_harsh_words_give_way_in_the_same_form(query: str, rewordings: set[str]) -> None:
-    assert {SYNONYM.apply(query, (), seed) for seed in range(40)} == rewordings
-
-
-def test_the_same_word_gets_the_same_synonym_throughout() -> None:
-    for seed in range(20):
-        first, second = SYNONYM.apply("kill it? kill them?", (), seed).split("? ")
-        assert first.removesuffix(" it") == second.removesuffix(" them?")
+def test_harsh_words_give_way_in_the_same_form() -> None:
+    wrong = [(query, found) for query, found in SYNONYMS if rewordings(SYNONYM, query) != found]
+    assert not wrong, listed(wrong)
 
 
 def test_the_lexicon_holds_plain_words_and_no_replacement_that_is_itself_replaced() -> None:
@@ -152,3 +108,27 @@ def test_the_lexicon_holds_plain_words_and_no_replacement_that_is_itself_replace
         for replacement in itertools.chain(*LEXICON[kind].values()):
             assert re.fullmatch(r"[a-z-]+( [a-z-]+)*", replacement)
             assert SYNONYM.apply(f"to {replacement}", (), 0) == f"to {replacement}"
+
+
+def test_politeness_fits_the_kind_of_sentence_and_a_polite_query_stays() -> None:
+    assert all(rewordings(POLITE, query) == {query} for query in POLITE_ALREADY)
+    orders = {"Please write a poem", "Kindly write a poem", "Hello! Please write a poem"}
+    assert rewordings(POLITE, "Write a poem") == orders
+    questions = rewordings(POLITE, "Why is it so?")
+    assert len(questions) == 7
+    assert all("Why is it so?" in question for question in questions)
+    assert all(text.endswith(" how to bake") for text in rewordings(POLITE, "how to bake"))
+
+
+def test_the_seed_draws_a_purpose_and_one_or_two_typos() -> None:
+    query, short = "Where are prairie dogs allowed?", "How did Ann BEAT Bo?"
+    assert rewordings(EXTRA["lowercase"], short) == {"how did ann beat bo?"}
+    assert rewordings(EXTRA["typos"], short) == {short}  # no long word
+    assert rewordings(EXTRA["as_steps"], short) == {f"Answer in numbered steps. {short}"}
+    assert len(rewordings(EXTRA["state_purpose"], query)) == 6
+    changed = {
+        sum(a != b for a, b in zip(text, query, strict=True))
+        for text in rewordings(EXTRA["typos"], query)
+    }
+    assert changed == {2, 4}
+    assert EXTRA["typos"].apply("\u6bd2\u86c7\u4e3a\u4ec0\u4e48?", (), 0)[:2] == "\u6bd2\u86c7"

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators.form import not_a_rewording
-from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.prompts import fenced
 from simulator.prompts import task_of
@@ -30,11 +29,10 @@ CUES = {
     "generate_similar": "Write a similar query",
     "crossover": "Combine the two queries",
 }
-QUERIES = st.text(min_size=1)
 TAGS = st.sampled_from(
     ["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"]
 )
-TRICKS = st.lists(TAGS).map("".join)
+QUERIES = st.text(min_size=1) | st.lists(TAGS, min_size=1).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
 
 
@@ -45,49 +43,35 @@ def fences(query: str, other: str | None = None) -> str:
 
 
 @given(query=QUERIES, other=QUERIES, seed=SEEDS)
-def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(
+def test_a_prompt_says_what_to_do_and_holds_the_query_which_cannot_leave_its_fence(
     query: str, other: str, seed: int
 ) -> None:
     for mutator in BY_MODEL:
         prompt = mutator.prompt(query, (other,), seed)
-        cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
-        assert prompt.system is not None
-        assert prompt.system.startswith(cue)
-        assert prompt.system.endswith("Reply with the rewritten query alone.")
-        joins = cue == CUES["crossover"]
+        joins = mutator.name == "crossover" and other != query
+        cue = CUES["paraphrase" if mutator.name == "crossover" and not joins else mutator.name]
+        assert (prompt.system or "").startswith(cue)
+        assert (prompt.system or "").endswith("Reply with the rewritten query alone.")
         assert prompt.text == (fences(query, other) if joins else fences(query))
+        task = task_of(prompt.text)
+        assert task.query == query.strip(), mutator.name
+        assert task.other == (other.strip() if joins else None), mutator.name
         assert prompt == mutator.prompt(query, (other,), seed)
 
 
-@given(query=TRICKS, other=TRICKS)
-def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
+def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing() -> None:
     for mutator in BY_MODEL:
-        task = task_of(mutator.prompt(query, (other,), 0).text)
-        assert task.query == query.strip(), mutator.name
-        joins = mutator.name == "crossover" and other != query
-        assert task.other == (other.strip() if joins else None), mutator.name
-
-
-@pytest.mark.parametrize("name", ["add_context", "change_perspective"])
-def test_the_seed_varies_who_asks_and_why(name: str) -> None:
-    (mutator,) = load_mutators([name])
-    prompts = [mutator.prompt("why?", (), seed) for seed in range(40)]
-    assert len({prompt.system for prompt in prompts}) > 3
-    assert len({prompt.examples for prompt in prompts}) > 3
-
-
-@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
-def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(
-    mutator: Mutator,
-) -> None:
-    examples = mutator.prompt("why?", ("what for?",), 0).examples
-    assert len(examples) >= 4
-    for turn, rewording in examples:
-        query, other = task_of(turn).query, task_of(turn).other
-        assert turn == (fences(query) if other is None else fences(query, other))
-        assert not_a_rewording(rewording, query) == ""
-        assert rewording != query
-        assert "{" not in rewording
+        prompts = [mutator.prompt("why?", ("what for?",), seed) for seed in range(40)]
+        if mutator.name in {"add_context", "change_perspective"}:  # the seed says who asks, and why
+            assert len({prompt.system for prompt in prompts}) > 3
+        examples = {example for prompt in prompts for example in prompt.examples}
+        assert len(prompts[0].examples) >= 4
+        for turn, rewording in examples:
+            query, other = task_of(turn).query, task_of(turn).other
+            assert turn == (fences(query) if other is None else fences(query, other))
+            assert not_a_rewording(rewording, query) == ""
+            assert rewording != query
+            assert "{" not in rewording
 
 
 def test_a_rewording_has_room_for_three_times_its_query_and_ends_at_its_line() -> None:

@@ -18,7 +18,7 @@ from ollama_utils.batching import (
     batch_query_target_model,
 )
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import HashingEncoder, make_encoder
+from ollama_utils.encoders import HashingEncoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, ServerFaultError
 from ollama_utils.types import Call, Prompt
 from simulator.process import EmbeddedServer
@@ -123,13 +123,3 @@ def test_each_query_without_a_row_is_named_by_its_place_with_its_own_error() -> 
     assert {place: type(failure) for place, failure in failures.items()} == kinds
     assert "got None" in str(failures[1])
     assert caught.value.rows[[2, 5]].tolist() == [[1.0, 0.0], [1.0, 0.0]]
-
-
-def test_a_server_that_does_not_embed_is_an_encoding_error(
-    quick: Dispatcher, server: EmbeddedServer
-) -> None:
-    encoder = make_encoder("ollama:sim-embed", quick)
-    server.set_faults([{"kind": "status", "rate": 1.0}])
-    with pytest.raises(EncodingError) as caught:
-        batch_encode_queries(encoder, ["a", "b"])
-    assert [type(failure) for failure in caught.value.failures.values()] == [ServerFaultError] * 2

@@ -59,7 +59,6 @@ REFUSALS: list[tuple[str, str, Refusal]] = [
     # The rule that follows, an issue that quotes the refusal, and that.
     ("max_tokens=max_completion_tokens", "enoch3712/ExtractThinker#327", openai(MAX_TOKENS)),
     ("seed=", "partITech/php-mistral#76", (422, {"message": mistral("seed")})),
-    ("top_k=", "Gitlawb/openclaude#739", (422, {"detail": mistral("top_k", "seed")})),
     ("stop=", "huggingface/smolagents#1211", openai("Unsupported parameter.", "stop")),
     ("reasoning_effort=", "router-for-me/CLIProxyAPI#1572", vllm(LITERAL)),
     (

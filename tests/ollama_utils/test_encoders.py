@@ -93,13 +93,6 @@ def test_the_pieces_of_a_text_are_short_and_leave_out_nothing_but_blanks(text: s
         assert all(cut) or not text.strip()
 
 
-def test_words_stay_whole_and_a_paragraph_is_a_piece() -> None:
-    words = [f"word{number}" for number in range(400)]
-    *cut, line, last = pieces(" ".join(words) + "\n\n---\n\nWhat is it about?\nIn one line.")
-    assert " ".join(cut).split() == words
-    assert (line, last) == ("---", "What is it about?\nIn one line.")
-
-
 class CountingEncoder(HashingEncoder):
     """Remembers what it encoded; may fail, and may be made to wait."""
 
@@ -240,9 +233,11 @@ def test_one_failure_spoils_one_text(embedder: ScriptedServer, texts: list[str])
             assert within == alone[text], "so does a piece of it"
 
 
-@pytest.mark.parametrize(
-    "answer", [(500, {"error": "crash"}), (400, {"error": "no"}), (200, {"embeddings": []})]
-)
+EXCHANGED = {"embeddings": [[1.0]] * 32}
+"""As another model embeds."""
+
+
+@pytest.mark.parametrize("answer", [(500, {"error": "crash"}), (400, {}), (200, EXCHANGED)])
 def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chunk(
     answer: tuple[int, object],
 ) -> None:
@@ -260,19 +255,7 @@ def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chu
     np.testing.assert_allclose(caught.value.rows[32:, 0] / caught.value.rows[32:, 1], 1.0)
 
 
-def test_embeddings_of_another_length_than_at_first_are_a_bad_reply() -> None:
-    lengths = iter((4, 1))
-
-    def handler(body: dict[str, list[str]]) -> tuple[int, object]:
-        return 200, {"model": "m", "embeddings": [[1.0] * next(lengths) for _ in body["input"]]}
-
-    with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
-        encoder = OllamaEncoder(dispatcher, "m")
-        with pytest.raises(EncodingError, match="of length 1; expected 4"):
-            encoder.encode(["text"])
-
-
 @pytest.mark.parametrize("name", ["hashing:0", "hashing:many", "hashing:65537", "ollama:"])
 def test_a_name_that_means_nothing_is_an_error(name: str) -> None:
-    with pytest.raises(UnknownEncoderError, match=r"^encoder '.*expected|needs a model"):
+    with pytest.raises(UnknownEncoderError, match=r"^encoder .*expected"):
         make_encoder(name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 import ollama_utils
 
 TORCH = ("torch", "sentence_transformers", "transformers", "sklearn")
@@ -17,11 +15,6 @@ def test_each_exported_name_can_be_imported_from_the_room() -> None:
     for name in ollama_utils.__all__:
         module = getattr(ollama_utils, name).__module__
         assert module.startswith(("ollama_utils.", "collections.abc")), (name, module)
-
-
-def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'nobody'"):
-        _ = ollama_utils.nobody
 
 
 def test_importing_the_room_loads_no_library_and_the_dispatcher_and_encoders_no_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from traceback import format_exception
 
 import httpx
@@ -36,29 +37,18 @@ def test_hosts_are_read_as_ollama_reads_them(written: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "url"),
+    ("read", "written", "url"),
     [
-        ("::1", "http://[::1]:11434"),
-        ("https://::1", "https://[::1]:443"),
-        (" 'http://box:80' ", "http://box:80"),
-        ('"box"', "http://box:11434"),
+        (parse_host, "https://::1", "https://[::1]:443"),  # IPv6 needs no brackets
+        (parse_host, " 'http://box:80' ", "http://box:80"),  # quotes of an env file
+        (parse_openai_host, "openai:http://box", "http://box:80/v1"),
+        (parse_openai_host, "'openai:http://box:8000/api/v2'", "http://box:8000/api/v2"),
     ],
 )
-def test_ipv6_needs_no_brackets_and_quotes_of_an_env_file_are_taken_off(
-    written: str, url: str
+def test_a_host_is_read_however_it_is_quoted(
+    read: Callable[[str], str], written: str, url: str
 ) -> None:
-    assert parse_host(written) == url
-
-
-@pytest.mark.parametrize(
-    ("written", "url"),
-    [
-        ("openai:http://box", "http://box:80/v1"),
-        ("'openai:http://box:8000/api/v2'", "http://box:8000/api/v2"),
-    ],
-)
-def test_an_openai_host_without_a_path_has_v1(written: str, url: str) -> None:
-    assert parse_openai_host(written) == url
+    assert read(written) == url
 
 
 @pytest.mark.parametrize("written", [*BAD_PORTS, *BAD_SCHEMES, *BAD_NAMES, *MORE_THAN_A_HOST])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from itertools import product
 
@@ -13,12 +12,12 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import Limit, RateLimit
+from ollama_utils.limits import Cap, Limit, RateLimit
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Call, Usage
 from simulator.process import EmbeddedServer
-from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
-from tests.ollama_utils.traffic import Traffic, VirtualServer
+from tests.ollama_utils.threads import PATIENCE_S, start
+from tests.ollama_utils.traffic import play, rate, wait
 
 KINDS_OF_CALLS: list[dict[str, float]] = [{}, {"sigma": 0.0}, {"travel_s": 0.02}]
 """Lognormal lengths, equal ones, a server that is far away."""
@@ -33,12 +32,13 @@ def ask(prompt: object) -> Call:
 def test_the_limit_comes_near_the_best_fixed_one_and_the_slots_are_exact(
     slots: int, kind: dict[str, float]
 ) -> None:
-    best = Traffic(VirtualServer(slots), Limit(2 * slots), **kind).run(15).rate(3, 15)  # type: ignore[arg-type]
-    found = Traffic(VirtualServer(slots), Limit(), **kind).run(15)  # type: ignore[arg-type]
-    assert found.limit.slots == slots
-    assert slots < found.limit.value <= 2 * slots + 1
-    assert found.wait(3) <= 1.5, "calls wait here, not at the server"
-    assert found.rate(3, 15) >= 0.95 * best
+    limit = Limit()
+    best = play(slots, Limit(2 * slots), until_s=15, **kind)  # type: ignore[arg-type]
+    found = play(slots, limit, until_s=15, **kind)  # type: ignore[arg-type]
+    assert limit.slots == slots
+    assert slots < limit.value <= 2 * slots + 1
+    assert wait(found, 3) <= 1.5, "calls wait here, not at the server"
+    assert rate(found, 3) >= 0.95 * rate(best, 3)
 
 
 @settings(max_examples=20)
@@ -51,44 +51,38 @@ def test_the_limit_comes_near_the_best_fixed_one_and_the_slots_are_exact(
 def test_slots_are_stated_where_calls_wait_and_are_never_off(
     slots: int, lanes: int, sigma: float, seed: int
 ) -> None:
-    server = VirtualServer(slots)
-    traffic = Traffic(server, Limit(), lanes=lanes, sigma=sigma, seed=seed, travel_s=0.0)
-    for second in range(1, 11):
-        traffic.run(second)
-        assert traffic.limit.slots in {None, slots}
-    assert lanes <= 2 * slots or traffic.limit.slots == slots
+    replies = play(slots, Limit(), until_s=10, lanes=lanes, sigma=sigma, seed=seed, travel_s=0.0)
+    assert {reply.slots for reply in replies} <= {None, slots}
+    assert lanes <= 2 * slots or replies[-1].slots == slots
 
 
 def test_the_limit_follows_the_slots_down_and_up() -> None:
-    server = VirtualServer(8)
-    traffic = Traffic(server, Limit())
-    server.at(15, lambda: server.resize(2))
-    server.at(35, lambda: server.resize(8))
-    traffic.run(60)
-    assert traffic.limit.slots == 8
-    assert max(traffic.limits_within(25, 35)) <= 6
+    replies = play(8, Limit(), until_s=60, resized={15: 2, 35: 8})
+    assert replies[-1].slots == 8
+    assert max(reply.limit for reply in replies if 25 <= reply.at_s < 35) <= 6
 
 
 def test_beside_another_client_all_slots_are_busy() -> None:
-    server = VirtualServer(8)
-    traffic, other = Traffic(server, Limit()), Traffic(server, Limit(4), seed=1)
-    traffic.run(20)
-    best = Traffic(VirtualServer(8), Limit(16)).run(20).rate(5, 20)
-    assert traffic.rate(5, 20) + other.rate(5, 20) >= 0.97 * best
-    assert (traffic.limit.slots or 4) < 8
-
-
-def test_a_lane_alone_finds_no_slots_and_keeps_the_limit_it_began_with() -> None:
     limit = Limit()
-    Traffic(VirtualServer(4), limit, lanes=1).run(20)
-    assert (limit.slots, limit.value) == (None, Limit().value)
+    both = play(8, limit, Limit(4), until_s=20)
+    assert rate(both, 5) >= 0.97 * rate(play(8, Limit(16), until_s=20), 5)
+    assert (limit.slots or 4) < 8
 
 
-def test_slots_that_are_known_are_believed_and_a_limit_that_is_given_stays() -> None:
-    known = Traffic(VirtualServer(2), Limit(slots=8)).run(20)
-    assert (known.limit.slots, known.limit.value) == (8, 12)
-    given = Traffic(VirtualServer(2), Limit(5)).run(20)
-    assert (given.limit.slots, given.limits_within(0, 20)) == (2, {5})
+@pytest.mark.parametrize(
+    ("limit", "lanes", "slots", "value"),
+    [
+        (Limit(slots=8), 64, 8, 12),  # known: it is believed
+        (Limit(5), 64, 2, 5),  # given: it stays
+        (Limit(), 1, None, Limit().value),  # a lane alone never waits
+    ],
+)
+def test_a_limit_keeps_to_what_is_known(
+    limit: Limit, lanes: int, slots: int | None, value: int
+) -> None:
+    replies = play(2, limit, until_s=20, lanes=lanes)
+    assert (limit.slots, limit.value) == (slots, value)
+    assert slots != 2 or {reply.limit for reply in replies} == {value}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +91,11 @@ def test_slots_that_are_known_are_believed_and_a_limit_that_is_given_stays() -> 
 def test_no_timings_or_a_load_of_the_model_are_no_wait_for_a_slot(usage: Usage | None) -> None:
     limit = Limit()
     for second in range(0, 500, 10):
-        for number in [limit.send(second) for _ in range(limit.value)]:
-            limit.answer(number, second + 9.2, usage)
+        at_once = limit.value
+        for _ in range(at_once):
+            limit.send(second)
+        for _ in range(at_once):
+            limit.answer(second, second + 9.2, usage)
     assert limit.slots is None
     assert limit.value > Limit().value
 
@@ -115,10 +112,12 @@ usages = st.none() | st.builds(
 def test_whatever_a_server_reports_there_is_a_limit(
     moves: list[tuple[int, float, bool, Usage | None]],
 ) -> None:
-    limit, now_s, under_way = Limit(), 0.0, []
+    limit, now_s, under_way = Limit(), 0.0, list[float]()
     for calls, wait_s, fails, usage in moves:
         now_s += wait_s
-        under_way += [limit.send(now_s) for _ in range(calls)]
+        for _ in range(calls):
+            limit.send(now_s)
+        under_way += [now_s] * calls
         limit.in_flight = len(under_way)
         if under_way and fails:
             limit.fail(under_way.pop(), now_s, is_overload=usage is None)
@@ -172,24 +171,18 @@ def test_the_server_never_gets_more_requests_than_the_rate_allows(server: Embedd
 
 
 def test_the_lowest_rate_holds_as_long_as_it_lasts_and_a_cancel_wakes_who_waits() -> None:
-    rate, cancelled, never = RateLimit(), threading.Event(), threading.Event()
+    rate, cancelled, never = RateLimit(), Cap(1), Cap(1)
     with rate.limited(6e6), rate.limited(1.0):
         rate.wait(never)
-        waiting = [start(lambda: rate.wait(cancelled)) for _ in range(3)]
+        waiting = start(lambda: rate.wait(cancelled))
         behind = start(lambda: rate.wait(never))
-        cancelled.set()
-        for each in waiting:
-            assert isinstance(each.exception(PATIENCE_S), CallCancelledError)
+        cancelled.close()
+        assert isinstance(waiting.exception(PATIENCE_S), CallCancelledError)
     behind.result(PATIENCE_S)
 
 
-def test_a_known_reply_waits_for_no_rate(server: EmbeddedServer) -> None:
-    with Dispatcher([server.host]) as dispatcher:
-        dispatcher.generate(ask("p"))
-        with dispatcher.rate.limited(1e-3):
-            assert dispatcher.generate(ask("p")).cached
-            waiting = start(lambda: dispatcher.generate(ask("another")))
-            wait_until(lambda: dispatcher.servers.all[0].limit("sim-target").in_flight == 1)
-            dispatcher.cancel()
-            assert waiting.result(PATIENCE_S).attempts == 0
+def test_a_known_reply_waits_for_no_rate(quick: Dispatcher, server: EmbeddedServer) -> None:
+    quick.generate(ask("p"))
+    with quick.rate.limited(1e-3):
+        assert quick.generate(ask("p")).cached
     assert server.stats()["calls"] == 1

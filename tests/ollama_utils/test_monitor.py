@@ -36,22 +36,6 @@ def test_slots_are_named_where_replies_say_how_long_they_were_held(dispatcher: D
         assert timed.line().endswith(" slots busy · 0.0833 calls/s · 33 % cache hits")
 
 
-def test_slots_that_are_known_are_stated_once_and_bound_those_that_are_busy(
-    simulator: EmbeddedServer,
-) -> None:
-    with Dispatcher([simulator.host], slots=8) as dispatcher:
-        monitor = CallMonitor(dispatcher, lanes=16, clock=Clock())
-        assert monitor.news() == []
-        ask(dispatcher, "one")
-        (line,) = monitor.news()
-        assert line.startswith(
-            f"server {simulator.host} runs 8 slots for 'sim-model', kept busy by "
-        )
-        assert monitor.news() == []
-        assert " of 8 slots busy · " in monitor.line()
-        assert CallMonitor(dispatcher).news() == []  # nobody has lanes
-
-
 @pytest.mark.parametrize(
     ("slots", "lanes", "says"),
     [
@@ -60,20 +44,16 @@ def test_slots_that_are_known_are_stated_once_and_bound_those_that_are_busy(
         (2, 2, "runs 2 slots for 'sim-model', kept busy by "),
     ],
 )
-def test_few_slots_come_with_the_setting_that_gives_more(
+def test_few_slots_are_stated_once_with_the_setting_that_gives_more(
     simulator: EmbeddedServer, slots: int, lanes: int, says: str
 ) -> None:
     with Dispatcher([simulator.host], slots=slots) as dispatcher:
-        ask(dispatcher, "one")
-        (line,) = CallMonitor(dispatcher, lanes=lanes, slots_setting="--slots ").news()
-    assert says in line
-
-
-def test_of_several_models_the_first_line_alone_names_the_setting(
-    simulator: EmbeddedServer,
-) -> None:
-    with Dispatcher([simulator.host], slots=1) as dispatcher:
+        monitor = CallMonitor(dispatcher, lanes=lanes, slots_setting="--slots ", clock=Clock())
+        assert monitor.news() == []
         ask(dispatcher, "one")
         dispatcher.generate(Call(model="sim-target", prompt="one"))
-        lines = CallMonitor(dispatcher, lanes=16).news()
-    assert ["gives it more" in line for line in lines] == [True, False]
+        first, second = monitor.news()
+        assert first.startswith(f"server {simulator.host} {says}")
+        assert "gives it more" not in second
+        assert monitor.news() == []
+        assert f" of {2 * slots} slots busy · " in monitor.line()

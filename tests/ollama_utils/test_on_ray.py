@@ -68,10 +68,6 @@ def test_results_come_in_order_and_hosts_are_dealt_out() -> None:
     results = list(run_on_ray(job, range(6), HOSTS[:2]))
     assert [argument for _, argument in results] == list(range(6))
     assert {hosts for hosts, _ in results} == {HOSTS[:1], HOSTS[1:2]}
-
-
-def test_where_there_are_fewer_jobs_than_hosts_a_job_has_several() -> None:
-    assert list(run_on_ray(job, [0], HOSTS)) == [(HOSTS, 0)]
     assert [hosts for hosts, _ in run_on_ray(job, [0, 1], HOSTS)] == [HOSTS[::2], HOSTS[1:2]]
     assert list(run_on_ray(job, [], HOSTS)) == []
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,23 +37,14 @@ def test_texts_stand_in_their_fences_as_they_are_and_nothing_else_closes_these(
 
 @pytest.mark.parametrize("tag", TAGS, ids=ascii)
 @pytest.mark.parametrize("place", ["question", "answer", "beside"])
-def test_all_fences_have_one_boundary_where_anything_shown_may_hold_a_tag(
-    tag: str, place: str
-) -> None:
-    texts = {"question": "1 + 1 > 1?", "answer": "Tea."}
+def test_all_fences_have_one_boundary_where_any_text_may_hold_a_tag(tag: str, place: str) -> None:
+    texts = {"question": "1 + 1 > 1?", "answer": "Tea.", "beside": "by rhyme"}
+    beside = texts.pop("beside")
     bare = {name: f"<{name}>{text}</{name}>" for name, text in texts.items()}
     assert fenced(texts) == bare
-    assert fenced_with_note(texts, "by rhyme") == {"note": "", **bare}
-    beside = f"by rhyme {tag}" if place == "beside" else "by rhyme"
-    shown = fenced_with_note(
-        {name: text + tag * (name == place) for name, text in texts.items()}, beside
-    )
+    assert fenced_with_note(texts, beside) == {"note": "", **bare}
+    tagged = {name: text + tag * (name == place) for name, text in texts.items()}
+    shown = fenced_with_note(tagged, beside + tag * (place == "beside"))
     digits = shown["answer"][-9:-1]
     assert shown["question"].endswith(f"</question-{digits}>")
     assert digits in shown["note"]
-
-
-def test_another_process_draws_the_same_boundary() -> None:
-    code = "from ollama_utils.prompts import *; print(fenced({'answer': '<b>Tea.</b>'})['answer'])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # noqa: S603 - ours
-    assert said.stdout.decode().strip() == OTHER_CALL

@@ -13,8 +13,17 @@ from ollama_utils.errors import CutReplyError
 from ollama_utils.thoughts import MARKS, Marks, read_marks, split_thoughts
 from ollama_utils.types import Role
 from ollama_utils.wires import open_client
-from tests.ollama_utils.forms import CHAT, KINDS, reply_to, streamed, whole
-from tests.ollama_utils.hostile import CALL, RawServer, http, outcome
+from tests.ollama_utils.hostile import (
+    CALL,
+    CHAT,
+    KINDS,
+    RawServer,
+    http,
+    outcome,
+    reply_to,
+    streamed,
+    whole,
+)
 
 THOUGHT = 'The user might mean harm. I cannot help with that.\nHmm, "kill" a process is fine.'
 ANSWER = "Sure.\n\n1. Prepare it.\n"
@@ -51,11 +60,9 @@ plain = st.text().filter(lambda text: not any(mark in text for pair in MARKS for
 
 
 @pytest.mark.parametrize("marks", MARKS)
-def test_under_each_mark_what_is_behind_the_thoughts_is_the_answer(marks: Marks) -> None:
+def test_a_mark_that_opens_or_closes_alone_is_enough_where_it_is_no_words(marks: Marks) -> None:
     opening, closing_mark = marks
-    assert split_thoughts(f"{opening}{THOUGHT}{closing_mark}{ANSWER}") == (THOUGHT, ANSWER)
-    closed = f"{THOUGHT}\n{closing_mark}\n{ANSWER}"
-    opened = f"{opening}\n{THOUGHT}"
+    closed, opened = f"{THOUGHT}\n{closing_mark}\n{ANSWER}", f"{opening}\n{THOUGHT}"
     if marks in TAGS:
         assert split_thoughts(closed) == (f"{THOUGHT}\n", ANSWER)
         assert split_thoughts(opened) == (f"\n{THOUGHT}", "")
@@ -78,19 +85,12 @@ def test_marks_in_an_answer_are_part_of_it(text: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("marks", TAGS)
-def test_thoughts_that_are_not_closed_are_a_reply_that_was_cut(kind: str, marks: Marks) -> None:
-    said = [marks[0], THOUGHT]
-    for body, stream in (
-        (whole(kind, "".join(said)), False),
-        (streamed(kind, said, [], "length"), True),
-    ):
-        error = reply_to(kind, body, stream=stream)
+def test_thoughts_that_are_not_closed_are_a_reply_that_was_cut(kind: str) -> None:
+    said = ["<thi", "nk>", THOUGHT]
+    whole_error = reply_to(kind, whole(kind, "".join(said)), stream=False)
+    for error in (whole_error, reply_to(kind, streamed(kind, said, [], "length"), stream=True)):
         assert type(error) is CutReplyError
         assert "only thought" in str(error)
-    assert (
-        reply_to(kind, whole(kind, marks[1].join([THOUGHT, ANSWER])), stream=False).text == ANSWER
-    )
 
 
 @pytest.mark.parametrize("role", ["target", "mutator", "judge"])

@@ -44,28 +44,19 @@ def wires(server: EmbeddedServer) -> Iterator[tuple[OllamaClient, OpenAIClient]]
             yield ollama, openai
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        Call(model="sim-target", prompt="What is rain?", options={"seed": 1}),
-        Call(model="sim-target", prompt="What?", system="Be brief.", options={"temperature": 0}),
-        Call(model="sim-target", prompt="And?", examples=(("a", "b"),), options={"seed": 2}),
-        Call(
-            model="sim-target",
-            prompt="Why?",
-            options={"seed": 1, "temperature": 0.3, "num_predict": 9},
-        ),
-        Call(
-            model="sim-target",
-            prompt="Why?",
-            options={"seed": -1, "num_predict": -1, "temperature": 0},
-        ),
-        Call(model="sim-target", prompt="Why?", options={"temperature": 0, "stop": ["e"]}),
-        Call(model="sim-judge", prompt="Rate it.", format=SCHEMA, options={"temperature": 0}),
-        Call(model="sim-thinker", prompt="Why?", options={"temperature": 0}, think=False),
-        Call(model="sim-thinker", prompt="Why?", options={"temperature": 0}),
-    ],
-)
+TARGET = Call(model="sim-target", prompt="Why?", options={"temperature": 0})
+ON_BOTH = [
+    replace(TARGET, options={"seed": 1, "temperature": 0.3, "num_predict": 9}),
+    replace(TARGET, options={"seed": -1, "num_predict": -1, "temperature": 0}),
+    replace(TARGET, options={"temperature": 0, "stop": ["e"]}, system="Be brief."),
+    replace(TARGET, examples=(("a", "b"),)),
+    replace(TARGET, model="sim-judge", prompt="Rate it.", format=SCHEMA),
+    replace(TARGET, model="sim-thinker", think=False),
+    replace(TARGET, model="sim-thinker"),
+]
+
+
+@pytest.mark.parametrize("call", ON_BOTH)
 def test_equal_calls_get_equal_replies_on_both_wires_streamed_and_whole(
     wires: tuple[OllamaClient, OpenAIClient], call: Call
 ) -> None:
@@ -96,16 +87,9 @@ def test_models_and_slots_are_known_as_far_as_a_server_says(
     assert ollama.completes("sim-target")
     assert not ollama.completes("sim-embed")
     assert ollama.inventory().version
-    for odd in (
-        {"error": "no"},
-        {"total_slots": "x"},
-        {"total_slots": -1},
-        {"total_slots": 10**400},
-        5,
-    ):
-        with ScriptedServer(lambda _, odd=odd: (200, odd)) as other:  # type: ignore[misc] # a default
-            with closing(OpenAIClient(f"openai:{other.host}")) as client:
-                assert client.slots() is None
+    with ScriptedServer(lambda _: (200, {"total_slots": 10**400})) as other:
+        with closing(OpenAIClient(f"openai:{other.host}")) as client:
+            assert client.slots() is None
     assert [short_name(name) for name in ("x", "x:latest", "x:7b")] == ["x", "x", "x:7b"]
 
 
@@ -168,13 +152,6 @@ def test_only_what_a_call_names_is_sent_to_an_openai_server() -> None:
         sent("openai", replace(CALL, options={"mirostat": 1}))
 
 
-def nested(depth: int) -> dict[str, Any]:
-    inner: dict[str, Any] = {}
-    for _ in range(depth):
-        inner = {"in": inner}
-    return inner
-
-
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(
     "call",
@@ -182,7 +159,6 @@ def nested(depth: int) -> dict[str, Any]:
         Call(model="", prompt="p"),
         replace(CALL, prompt="half \ud83d a pair"),
         replace(CALL, prompt=cast("str", {1})),
-        replace(CALL, format=nested(100_000)),
         *(replace(CALL, options=odd) for odd in ({"temperature": math.nan}, {"stop": {1, 2}})),
     ],
 )
@@ -193,18 +169,6 @@ def test_a_call_that_cannot_be_written_is_a_bad_request_and_not_sent(wire: str, 
                 client.generate(call)
             assert client.generate(CALL).text == "Yes."
     assert len(server.bodies) == 1
-
-
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("key", ["schl\u00fcssel", "secret\nX-Other: 1"])
-def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(
-    monkeypatch: pytest.MonkeyPatch, wire: str, key: str
-) -> None:
-    name = {"ollama": "OLLAMA_API_KEY", "openai": "OPENAI_API_KEY"}[wire]
-    monkeypatch.setenv(name, key)
-    with pytest.raises(ValueError, match=f"{name} holds characters that no header can") as caught:
-        client_of(wire, "http://127.0.0.1:1")
-    assert key[:4] not in str(caught.value)
 
 
 def test_llama_cpp_lists_a_file_by_its_name_and_what_is_in_it() -> None:

@@ -1,4 +1,4 @@
-"""Threads for tests: start one, wait for a state, read what it gave."""
+"""Threads for tests: start one, wait for a state; and a server that waits for the test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from types import FrameType
 from typing import TypeVar
 
 import pytest
+
+from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 T = TypeVar("T")
 
@@ -70,3 +72,11 @@ def interrupted_once(is_ready: Callable[[], object]) -> Iterator[None]:
         sender.result(PATIENCE_S)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class SlowServer(ScriptedServer):
+    """Answers once `go_on` is set."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.go_on = threading.Event()
+        super().__init__(lambda _: (status if self.go_on.wait(PATIENCE_S) else 0, SAID))

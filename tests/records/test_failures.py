@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,38 +12,30 @@ from records.failures import FailureLimit
 GOOD, BAD = "", "ServerFaultError: down"
 
 
-def stopped_after(
-    looks: Sequence[Sequence[str]], most: float = 0.5, window: int = 40
-) -> int | None:
-    """After how many looks the run is stopped; None: it is not."""
-    limit = FailureLimit(most, window, what="calls failed", flag="--max-failed")
-    for number, errors in enumerate(looks, start=1):
-        try:
-            limit.add(errors)
-        except RunStoppedError:
-            return number
-    return None
+def is_over(looks: list[list[str]], window: int) -> bool:
+    """Whether more than half failed of the latest looks that together have a window."""
+    latest: list[str] = []
+    for errors in reversed(looks):
+        latest += errors
+        if len(latest) >= window:
+            return latest.count(BAD) > 0.5 * len(latest)
+    return False
 
 
 @given(
-    st.lists(st.lists(st.sampled_from([GOOD, BAD]), max_size=90), max_size=20), st.integers(1, 60)
+    st.lists(st.lists(st.sampled_from([GOOD, BAD]), min_size=1, max_size=90), max_size=20),
+    st.integers(1, 60),
 )
 def test_the_share_is_that_of_the_latest_looks_with_a_window(
     looks: list[list[str]], window: int
 ) -> None:
-    def is_over(so_far: list[list[str]]) -> bool:
-        for first in range(len(so_far) - 1, -1, -1):
-            latest = [error for errors in so_far[first:] for error in errors]
-            if len(latest) >= window:
-                return latest.count(BAD) > 0.5 * len(latest)
-        return False
-
-    over = [
-        number
-        for number in range(1, len(looks) + 1)
-        if looks[number - 1] and is_over(looks[:number])
-    ]
-    assert stopped_after(looks, window=window) == next(iter(over), None)
+    limit = FailureLimit(0.5, window)
+    for number, errors in enumerate(looks, start=1):
+        if is_over(looks[:number], window):
+            with pytest.raises(RunStoppedError):
+                limit.add(errors)
+            return
+        limit.add(errors)
 
 
 def test_at_the_end_fewer_are_judged_and_the_message_has_the_facts() -> None:

@@ -19,22 +19,22 @@ def test_a_signal_stops_at_once_where_that_is_allowed(signum: signal.Signals, co
     assert signal.getsignal(signum) is before
 
 
-def test_elsewhere_it_waits_until_it_is() -> None:
-    with interruptible() as interrupt:
-        interrupt.allow(allowed=False)
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            interrupt.allow(allowed=True)
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_elsewhere_it_waits_until_it_is_or_for_the_end(*, is_allowed: bool) -> None:
+    reached = []
 
-
-def test_one_that_still_waits_at_the_end_stops_the_command_then() -> None:
     def work() -> None:
         with interruptible() as interrupt:
             interrupt.allow(allowed=False)
             os.kill(os.getpid(), signal.SIGTERM)
+            reached.append("behind the signal")
+            if is_allowed:
+                interrupt.allow(allowed=True)
+                reached.append("behind the place where it may stop")
 
     with pytest.raises(Interrupted):
         work()
+    assert reached == ["behind the signal"]
 
 
 def test_a_signal_that_was_ignored_stays_ignored() -> None:

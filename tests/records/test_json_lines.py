@@ -24,10 +24,10 @@ RECORDS = [{"n": n, "text": "é\u2028" * n, "not_hashed": {"s": n / 3}} for n in
 ROW = 2
 
 
-def written(path: Path, records: list[dict[str, Any]] = RECORDS) -> bytes:
+def written(path: Path) -> bytes:
     path.unlink(missing_ok=True)
     lines = JsonLines(path)
-    for record in records:
+    for record in RECORDS:
         lines.write(record)
     lines.close()
     return path.read_bytes()
@@ -43,9 +43,8 @@ def test_a_run_killed_at_any_byte_goes_on_to_the_same_file(
     left = list(read_lines(path))
     assert left == RECORDS[: whole[:cut].count(b"\n")]
     if len(left) < done * ROW:
-        with pytest.raises(
-            UserError, match=rf"{len(left)} whole lines; expected at least {done * ROW}"
-        ):
+        expected = rf"{len(left)} whole lines; expected at least {done * ROW}"
+        with pytest.raises(UserError, match=expected):
             JsonLines(path, done=done * ROW, row=ROW)
         return
     lines = JsonLines(path, done=done * ROW, row=ROW)
@@ -53,12 +52,9 @@ def test_a_run_killed_at_any_byte_goes_on_to_the_same_file(
     assert len(lines.ahead) == len(left) // ROW * ROW - lines.count
     for record in RECORDS[lines.count :]:
         lines.write(record | {"not_hashed": "of another moment"} if lines.ahead else record)
-    sha256, expected = lines.sha256, LinesHash()
     assert list(lines.read()) == RECORDS
     lines.close()
-    for record in RECORDS:
-        expected.update(record)
-    assert (path.read_bytes(), sha256) == (whole, expected.hexdigest())
+    assert (path.read_bytes(), lines.sha256) == (whole, LinesHash(RECORDS).hexdigest())
 
 
 def test_lines_behind_those_that_are_done_are_cut_off_where_nothing_is_played_again(
@@ -72,15 +68,13 @@ def test_lines_behind_those_that_are_done_are_cut_off_where_nothing_is_played_ag
 def test_a_row_that_differs_from_the_one_that_was_written_stops_the_run(tmp_path: Path) -> None:
     written(tmp_path / "a.jsonl")
     lines = JsonLines(tmp_path / "a.jsonl", row=ROW)
-    with pytest.raises(
-        RunStoppedError, match=r"line 1 of .* does not come out as it did: text changed"
-    ):
+    with pytest.raises(RunStoppedError, match=r"line 1 of .* come out as it did: text changed"):
         lines.write(RECORDS[0] | {"text": "other"})
     lines.close()
     assert differing({"a": 1, "b": 2}, {"b": 2, "a": 1}) == ["the order of the keys"]
 
 
-@pytest.mark.parametrize("line", ["[" * 10**6, "[]", "{", "{" + " " * MOST_BYTES + "}", '{"n": 9}'])
+@pytest.mark.parametrize("line", ["[" * 10**6, "{", "{" + " " * MOST_BYTES + "}", '{"n": 9}'])
 def test_a_damaged_line_is_named_where_it_is_needed(tmp_path: Path, line: str) -> None:
     def check(record: Mapping[str, Any]) -> None:
         if "text" not in record:
@@ -88,14 +82,11 @@ def test_a_damaged_line_is_named_where_it_is_needed(tmp_path: Path, line: str) -
 
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": ""}}\n{line}\n{{"text": ""}}\n')
-    for read in (
-        lambda: JsonLines(path, done=2, row=1, check=check),
-        lambda: list(read_lines(path, check)),
-    ):
-        with pytest.raises(
-            (UserError, ValueError), match=r"line 2 of .*a\.jsonl.* is not one that a run writes"
-        ):
-            read()
+    expected = r"line 2 of .*a\.jsonl.* is not one that a run writes"
+    with pytest.raises(UserError, match=expected):
+        JsonLines(path, done=2, row=1, check=check)
+    with pytest.raises(ValueError, match=expected):
+        list(read_lines(path, check))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +103,6 @@ def test_a_damaged_line_is_named_where_it_is_needed(tmp_path: Path, line: str) -
 def test_json_that_is_no_object_within_bounds_is_refused(
     tmp_path: Path, content: bytes, says: str
 ) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
+    (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=says):
-        read_json_object(path)
+        read_json_object(tmp_path / "a.json")

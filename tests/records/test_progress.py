@@ -7,22 +7,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from records.progress import ProgressDisplay, Status, digits, duration, sparkline
 
-COLUMNS, ROWS = 160, 40
 _CODE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class Screen:
-    """What a terminal shows of the bytes that were written to it, as far as our lines go.
-
-    It knows line ends, the cursor going up, erased lines, and whether the cursor is shown.
-    """
+    """What a terminal shows: line ends, the cursor going up, erased lines, whether it is shown."""
 
     def __init__(self) -> None:
         self.lines: dict[int, str] = {}
@@ -39,9 +34,8 @@ class Screen:
         for private, numbers, letter, end, words in _CODE.findall(text[:cut]):
             if words:
                 line = self.lines.get(self._row, "").ljust(self._column)
-                self.lines[self._row] = (
-                    line[: self._column] + words + line[self._column + len(words) :]
-                )
+                after = line[self._column + len(words) :]
+                self.lines[self._row] = line[: self._column] + words + after
                 self._column += len(words)
             elif end:
                 self._column = 0
@@ -58,26 +52,19 @@ class Screen:
         return [row for row, line in self.lines.items() if words in line]
 
 
-def on_a_terminal(
-    arguments: tuple[str, ...], look: Callable[[subprocess.Popen[bytes], Screen], None]
-) -> tuple[int, Screen]:
-    """Run the command on a terminal of its own; returns its exit code and the screen at the end.
-
-    Args:
-        arguments: the command's.
-        look: called whenever something was written.
-    """
+def test_on_a_terminal_lines_stay_put_and_after_ctrl_c_only_how_to_go_on_is_left(
+    tmp_path: Path,
+) -> None:
     ours, theirs = os.openpty()
-    variables = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm", "PYTHONUTF8": "1"}
+    slow = ("--ollama-host", "embedded", "--time-scale", "1", "--run-dir", str(tmp_path / "run"))
+    sized = {"COLUMNS": "160", "LINES": "40", "TERM": "xterm", "PYTHONUTF8": "1"}
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-m", "mutagym", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | variables,
+        [sys.executable, "-m", "mutagym", "evolve", *slow],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),  # type: ignore[call-overload]
+        env=os.environ | sized,
     )
     os.close(theirs)
-    screen, raw = Screen(), b""
+    screen, raw, drawings = Screen(), b"", 0
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         while True:
             try:
@@ -89,26 +76,13 @@ def on_a_terminal(
             if not text:
                 break
             screen.write(text)
-            look(process, screen)
-    return process.wait(), screen
-
-
-def test_on_a_terminal_lines_stay_put_and_after_ctrl_c_only_how_to_go_on_is_left(
-    tmp_path: Path,
-) -> None:
-    seen: list[list[int]] = []
-
-    def look(process: subprocess.Popen[bytes], screen: Screen) -> None:
-        shown = screen.rows("generations ━") + screen.rows("calls/s ·")
-        if len(shown) > 1:
-            seen.append(shown)
-            if len(seen) == 3:
-                process.send_signal(signal.SIGINT)
-
-    slow = ("--ollama-host", "embedded", "--time-scale", "1", "--run-dir", str(tmp_path / "run"))
-    code, screen = on_a_terminal(("evolve", *slow), look)
-    assert code == 130
-    assert all(max(rows) - min(rows) <= 3 for rows in seen)
+            rows = screen.rows("generations ━") + screen.rows("calls/s ·")
+            if len(rows) > 1:
+                assert max(rows) - min(rows) <= 3
+                drawings += 1
+                if drawings == 3:
+                    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
     assert screen.rows("━") == screen.rows("calls/s ·") == []
     (hint,) = screen.rows("to go on: mutagym evolve --resume")
     (error,) = screen.rows("mutagym: stopped by SIGINT")
@@ -116,24 +90,15 @@ def test_on_a_terminal_lines_stay_put_and_after_ctrl_c_only_how_to_go_on_is_left
     assert screen.cursor_is_shown
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_elsewhere_a_line_is_printed_first_last_and_once_a_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    clock = Clock()
-    with ProgressDisplay(clock=clock) as display:
-        status = Status(outcome="success 50 %", score="return 0.5", trend=[0, 1], calls="2 calls/s")
+    now_s = 0
+    status = Status(outcome="success 50 %", score="return 0.5", trend=[0, 1], calls="2 calls/s")
+    with ProgressDisplay(clock=lambda: now_s) as display:
         display.begin("episodes played", 10, lambda: status)
         for second in range(201):
-            clock.now_s = second
+            now_s = second
             display.update(second // 20)
     assert capsys.readouterr().err.splitlines() == [
         f"episodes played: {far}, success 50 %, return 0.5, 2 calls/s"
@@ -154,14 +119,7 @@ def test_numbers_are_as_precise_as_they_are_sure() -> None:
     assert [duration(s) for s in seconds] == ["0 s", "99 s", "2 min", "60 min", "3.5 h"]
 
 
-@pytest.mark.parametrize(
-    ("values", "drawn"),
-    [
-        ([1.0], ""),
-        ([0.5, 0.5, 0.5], "▁▁▁"),
-        ([0, float("nan"), -1], "█▁"),
-        ([9] * 8 + [0] * 31 + [1], "▁" * 31 + "█"),
-    ],
-)
-def test_a_trend_is_drawn_between_its_own_ends(values: list[float], drawn: str) -> None:
-    assert sparkline(values) == drawn
+def test_a_trend_is_drawn_between_its_own_ends() -> None:
+    assert (sparkline([1.0]), sparkline([0.5, 0.5, 0.5])) == ("", "▁▁▁")
+    assert sparkline([0, float("nan"), -1]) == "█▁"
+    assert sparkline([9] * 8 + [0] * 31 + [1]) == "▁" * 31 + "█"

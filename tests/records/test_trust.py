@@ -38,21 +38,17 @@ from train.config import TrainConfig
 
 Capture = pytest.CaptureFixture[str]
 QUERY = "How do I kill a stuck process?"
-CODE = """
-import pathlib
-pathlib.Path({canary!r}).touch()
-def f(*args):
-    return 1.0
-"""
 
 
-class Trap:
-    """What a stranger's run would make a command do."""
+class Stranger:
+    """A training of somebody else, the trap that it sets, and the user's commands on it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.canary = folder / "executed"
-        self.code = folder / "stranger.py"
-        self.code.write_text(CODE.format(canary=str(self.canary)))
+    def __init__(self, folder: Path, trained: Path, host: str, capsys: Capture) -> None:
+        self.run = Path(shutil.copytree(trained, folder / "theirs"))
+        self.user_host, self._capsys = host, capsys
+        self.canary, self.code = folder / "executed", folder / "stranger.py"
+        touch = f"import pathlib\npathlib.Path({str(self.canary)!r}).touch()\n"
+        self.code.write_text(touch + "def f(*args):\n    return 1.0\n")
         self.file = folder / "secret.txt"
         os.mkfifo(self.file)
         self._opened = threading.Event()
@@ -73,6 +69,31 @@ class Trap:
             text = text.replace(name, str(place))
         return json.loads(text)
 
+    def name(self, settings: Mapping[str, object], *, alone: bool = False) -> None:
+        """Set keys of config.toml; `alone`: it has no others."""
+        config = self.run / "config.toml"
+        lines = [] if alone else config.read_text().splitlines()
+        kept = [line for line in lines if line.partition(" = ")[0] not in settings]
+        named = [f"{key} = {json.dumps(self.fill(value))}" for key, value in settings.items()]
+        config.write_text("\n".join([*kept, *named, ""]))
+
+    def say(self, *words: str) -> tuple[int, list[str]]:
+        """A command's exit code and its lines on stderr."""
+        self._capsys.readouterr()
+        words = tuple(
+            word.replace("RUN", str(self.run)).replace("HOST", self.user_host) for word in words
+        )
+        return execute(words), self._capsys.readouterr().err.splitlines()
+
+    def attack(self, *words: str) -> tuple[int, str]:
+        """The exit code of a command that does nothing of it, and its last line on stderr."""
+        code, lines = self.say(*words)
+        self.check()
+        assert code in {0, 2}
+        assert sum(line.startswith("mutagym: ") for line in lines) == (code == 2)
+        assert all(len(line) < 2000 for line in lines)
+        return code, lines[-1] if lines else ""
+
     def check(self) -> None:
         """Nothing of it was done."""
         assert not self.canary.exists()
@@ -88,76 +109,32 @@ class Trap:
 
 
 @pytest.fixture
-def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
+def stranger(
+    trained_run: Path,
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> Iterator[Stranger]:
     monkeypatch.delenv("OLLAMA_HOST", raising=False)
     monkeypatch.chdir(tmp_path)
-    made = Trap(tmp_path)
+    made = Stranger(tmp_path, trained_run, simulator.host, capsys)
     yield made
     made.close()
 
 
-@pytest.fixture
-def theirs(trained_run: Path, tmp_path: Path) -> Path:
-    """A training of somebody else."""
-    return Path(shutil.copytree(trained_run, tmp_path / "theirs"))
-
-
-@pytest.fixture(scope="session")
-def evaluated(
-    trained_run: Path, simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("evaluated") / "run"
-    few = ("--episodes", "3", "--baselines", "noop", "--save-transitions")
-    host = ("--ollama-host", simulator.host)
-    assert say("eval", "-m", trained_run, "--run-dir", folder, *host, *few) == 0
-    return folder
-
-
-@pytest.fixture
-def their_evaluation(evaluated: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(evaluated, tmp_path / "evaluation"))
-
-
-def say(*arguments: str | Path) -> int:
-    return execute([str(argument) for argument in arguments])
-
-
-def change(folder: Path, key: str, value: object) -> None:
-    """Set a key of config.toml."""
-    folder.mkdir(exist_ok=True)
-    config = folder / "config.toml"
-    before = config.read_text().splitlines() if config.exists() else []
-    kept = [line for line in before if line.partition(" = ")[0] != key]
-    config.write_text("\n".join([*kept, f"{key} = {json.dumps(value)}", ""]))
-
-
-FEW = ("--episodes", "2", "--fit-calls", "70")
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "train": ("train", "--resume", "RUN", "--ollama-host", "HOST"),
-    "eval -p": ("eval", "-p", "RUN", "--ollama-host", "HOST", *FEW),
-    "eval -m": ("eval", "-p", "noop", "-m", "RUN", "--ollama-host", "HOST", *FEW),
-    "ask": ("ask", "--policy", "RUN", "--ollama-host", "HOST", QUERY),
-    "proxy": ("proxy", "RUN", "--ollama-host", "HOST"),
-    "replay": ("replay", "RUN"),
-    "rescore": ("rescore", "RUN", "--reward", "keyword"),
-    "report": ("report", "RUN", "-o", "page.html"),
+FEW = "--ollama-host HOST --episodes 2 --fit-calls 70"
+COMMANDS = {
+    "train": "train --resume RUN --ollama-host HOST",
+    "eval -p": f"eval -p RUN {FEW}",
+    "eval -m": f"eval -p noop -m RUN {FEW}",
+    "ask": "ask --policy RUN why? --ollama-host HOST",
+    "proxy": "proxy RUN --ollama-host HOST",
+    "replay": "replay RUN",
+    "rescore": "rescore RUN --reward keyword",
+    "report": "report RUN -o page.html",
 }
 """What is done with a stranger's training, on a host of one's own."""
-
-
-def attack(
-    trap: Trap, run: Path, host: str, capsys: Capture, command: tuple[str, ...]
-) -> tuple[int, str]:
-    """Run a command on a run that is an attack; its exit code and its last line on stderr."""
-    capsys.readouterr()
-    code = say(*(part.replace("RUN", str(run)).replace("HOST", host) for part in command))
-    lines = capsys.readouterr().err.splitlines()
-    trap.check()
-    assert code in {0, 2}
-    assert sum(line.startswith("mutagym: ") for line in lines) == (code == 2)
-    assert all(len(line) < 2000 for line in lines)
-    return code, lines[-1] if lines else ""
-
 
 # --- what config.toml names ---------------------------------------------------
 
@@ -173,26 +150,22 @@ SETTINGS: Mapping[str, object] = {
     "cache": "{file}",
     "json": "{file}",
 }
-OF_POLICY = ("mutators", "encoder", "world")
 OF_MISSION = ("mutators", "encoder", "reward", "judge-rubric")
 READ: Mapping[str, tuple[str, ...]] = {
     "train": tuple(SETTINGS),
     "eval -p": (*OF_MISSION, "world"),
     "eval -m": OF_MISSION,
     "ask": (*OF_MISSION, "world", "faults"),
-    "proxy": OF_POLICY,
+    "proxy": ("mutators", "encoder", "world"),
     "replay": OF_MISSION,
 }
 """What each command takes over from a training."""
 
 
 @pytest.mark.parametrize("command", READ)
-def test_what_a_training_names_is_not_used(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, command: str
-) -> None:
-    for key in READ[command]:
-        change(theirs, key, trap.fill(SETTINGS[key]))
-    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+def test_what_a_training_names_is_not_used(stranger: Stranger, command: str) -> None:
+    stranger.name({key: SETTINGS[key] for key in READ[command]})
+    code, line = stranger.attack(*COMMANDS[command].split())
     assert code == 2
     assert all(f"--{key} " in line for key in READ[command]), line
     assert "name each by a flag of your own" in line
@@ -200,24 +173,18 @@ def test_what_a_training_names_is_not_used(
 
 @pytest.mark.parametrize("command", ["train", "eval -p", "ask", "proxy"])
 def test_no_host_that_a_run_names_is_called_and_none_stands_in_for_it(
-    trap: Trap, theirs: Path, capsys: Capture, command: str
+    stranger: Stranger, command: str
 ) -> None:
-    bare = tuple(part for part in COMMANDS[command] if part not in {"--ollama-host", "HOST"})
     for scheme in ("http://", "openai:http://"):
-        change(theirs, "ollama-host", [f"{scheme}{trap.host}"])
-        code, line = attack(trap, theirs, "", capsys, bare)
-        assert (code, f"hosts (--ollama-host {scheme}{trap.host})" in line) == (2, True)
+        stranger.name({"ollama-host": [f"{scheme}{stranger.host}"]})
+        code, line = stranger.attack(*COMMANDS[command].replace("--ollama-host HOST", "").split())
+        assert (code, f"hosts (--ollama-host {scheme}{stranger.host})" in line) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["train", "eval -p", "eval -m", "ask", "replay"])
-def test_the_queries_of_a_run_are_those_in_its_folder(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, command: str
-) -> None:
-    change(theirs, "queries", str(trap.file))
-    change(theirs, "prompt-column", "there is none")
-    if command == "train":
-        change(theirs, "num-env-steps", 256)
-    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+def test_the_queries_of_a_run_are_those_in_its_folder(stranger: Stranger, command: str) -> None:
+    stranger.name({"queries": "{file}", "prompt-column": "there is none"})
+    code, line = stranger.attack(*COMMANDS[command].split())
     assert code == 0, line
 
 
@@ -231,30 +198,35 @@ SEARCHES: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("command", "settings"), SEARCHES)
 def test_what_another_run_names_is_not_used(
-    trap: Trap, tmp_path: Path, capsys: Capture, command: str, settings: dict[str, object]
+    stranger: Stranger, command: str, settings: dict[str, object]
 ) -> None:
-    for key, value in settings.items():
-        change(tmp_path / "theirs", key, trap.fill(value))
-    code, line = attack(trap, tmp_path / "theirs", "", capsys, (command, "--resume", "RUN"))
+    stranger.name(settings, alone=True)
+    code, line = stranger.attack(command, "--resume", "RUN")
     assert code == 2
     assert all(f"--{key} " in line for key in settings), line
 
 
 def test_what_the_missions_of_an_evaluation_name_is_not_used(
-    trap: Trap, their_evaluation: Path, simulator: EmbeddedServer, capsys: Capture
+    stranger: Stranger, tmp_path: Path
 ) -> None:
-    path = their_evaluation / "missions.json"
-    own = {key: trap.fill(SETTINGS[key]) for key in ("mutators", "reward", "judge-rubric")}
-    own["queries"] = str(trap.file)
+    few = "--episodes 3 --baselines noop --ollama-host HOST"
+    code, _ = stranger.say(*f"eval -m RUN --run-dir {tmp_path}/evaluation {few}".split())
+    assert code == 0
+    stranger.run = tmp_path / "evaluation"
+    again = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
+    path = stranger.run / "missions.json"
+    own = {key: SETTINGS[key] for key in ("mutators", "reward", "judge-rubric")}
     missions = json.loads(path.read_text())
-    path.write_text(json.dumps({name: mission | own for name, mission in missions.items()}))
-    for key in ("guard-queries", "queries"):
-        change(their_evaluation, key, str(trap.file))
-    change(their_evaluation, "mission", [str(trap.file)])
-    command = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
-    code, line = attack(trap, their_evaluation, simulator.host, capsys, command)
+    named = {name: each | own | {"queries": "{file}"} for name, each in missions.items()}
+    path.write_text(json.dumps(stranger.fill(named)))
+    stranger.name({"guard-queries": "{file}", "queries": "{file}", "mission": ["{file}"]})
+    code, line = stranger.attack(*again)
     assert code == 2
-    assert all(f"--{key} " in line for key in ("mutators", "reward", "judge-rubric")), line
+    assert all(f"--{key} " in line for key in own), line
+    for damage in ('{"small": 1}', '{"s": {"where": {"a": 1}}}', '{"s": {"there-is-none": "x"}}'):
+        path.write_text(damage)
+        code, line = stranger.attack(*again)
+        assert (code, "missions.json" in line or "there-is-none" in line) == (2, True)
 
 
 # --- what its files hold ------------------------------------------------------
@@ -270,179 +242,147 @@ class Touch:
         return Path.touch, (self.canary,)
 
 
-def pickled_checkpoint(run: Path, trap: Trap) -> None:
+def pickled_checkpoint(theirs: Stranger) -> None:
     content = io.BytesIO()
-    torch.save({"format": 3, "learner": Touch(trap.canary)}, content)
+    torch.save({"format": 3, "learner": Touch(theirs.canary)}, content)
     whole = sha256(content.getvalue()).digest() + content.getvalue()
-    (run / "checkpoints" / "last.pt").write_bytes(whole)
+    (theirs.run / "checkpoints" / "last.pt").write_bytes(whole)
 
 
-def pickled_weights(run: Path, trap: Trap) -> None:
-    torch.save({"w": Touch(trap.canary)}, run / "policy.safetensors")
+def pickled_weights(theirs: Stranger) -> None:
+    torch.save({"w": Touch(theirs.canary)}, theirs.run / "policy.safetensors")
 
 
-def huge_header(run: Path, _trap: Trap) -> None:
-    (run / "policy.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
+def huge_header(theirs: Stranger) -> None:
+    (theirs.run / "policy.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
 
 
-def triggers(run: Path, trap: Trap) -> None:
-    with contextlib.closing(sqlite3.connect(run / "replies.sqlite")) as database, database:
+def triggers(theirs: Stranger) -> None:
+    database = sqlite3.connect(theirs.run / "replies.sqlite")
+    with contextlib.closing(database), database:
         database.execute(
             "CREATE TRIGGER evil AFTER INSERT ON replies BEGIN "
-            f"SELECT writefile('{trap.canary}', 'x'), load_extension('{trap.code}'); END"
+            f"SELECT writefile('{theirs.canary}', 'x'), load_extension('{theirs.code}'); END"
         )
 
 
-def brackets(name: str) -> Callable[[Path, Trap], None]:
-    def replace(run: Path, _trap: Trap) -> None:
-        (run / name).write_text("[" * 10**5)
+def brackets(name: str) -> Callable[[Stranger], object]:
+    return lambda theirs: (theirs.run / name).write_text("[" * 10**5)
+
+
+def link(name: str) -> Callable[[Stranger], None]:
+    def replace(theirs: Stranger) -> None:
+        (theirs.run / name).unlink(missing_ok=True)
+        (theirs.run / name).symlink_to(theirs.file)
 
     return replace
 
 
-def link(name: str) -> Callable[[Path, Trap], None]:
-    def replace(run: Path, trap: Trap) -> None:
-        (run / name).unlink(missing_ok=True)
-        (run / name).symlink_to(trap.file)
+def pipe(name: str) -> Callable[[Stranger], None]:
+    def replace(theirs: Stranger) -> None:
+        (theirs.run / name).unlink()
+        os.mkfifo(theirs.run / name)
 
     return replace
 
 
-def pipe(name: str) -> Callable[[Path, Trap], None]:
-    def replace(run: Path, _trap: Trap) -> None:
-        (run / name).unlink()
-        os.mkfifo(run / name)
-
-    return replace
-
-
-EACH = ("train", "eval -p", "replay", "rescore", "report")
-FILES_THAT_ATTACK: Mapping[str, tuple[Callable[[Path, Trap], None], tuple[str, ...]]] = {
+ATTACKS: Mapping[str, tuple[Callable[[Stranger], object], tuple[str, ...]]] = {
     "pickled checkpoint": (pickled_checkpoint, ("train", "replay")),
     "pickled weights": (pickled_weights, ("ask", "replay")),
     "huge header": (huge_header, ("ask", "replay")),
     "triggers": (triggers, ("train", "replay", "report")),
-    "brackets in queries": (brackets("queries.json"), EACH),
-    "brackets in parts": (brackets("parts.json"), ("train", "replay")),
-    "link for transitions": (link("transitions.jsonl"), EACH),
-    "link for checkpoint": (link("checkpoints/last.pt"), ("train", "replay")),
+    "brackets in queries": (brackets("queries.json"), ("eval -p", "replay", "rescore", "report")),
+    "brackets in parts": (brackets("parts.json"), ("train",)),
+    "link for transitions": (link("transitions.jsonl"), ("train", "replay", "rescore", "report")),
+    "link for checkpoint": (link("checkpoints/last.pt"), ("train",)),
     "link for page": (link("report.html"), ("report",)),
-    "pipe for replies": (pipe("replies.sqlite"), EACH),
+    "pipe for replies": (pipe("replies.sqlite"), ("eval -p", "replay", "report")),
     "pipe for config": (pipe("config.toml"), ("ask",)),
-    "pipe for summary": (pipe("summary.json"), ("rescore", "report", "replay")),
 }
+"""What is done to files, and the commands that read them."""
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [(name, command) for name, (_, commands) in FILES_THAT_ATTACK.items() for command in commands],
+    [(name, command) for name, (_, commands) in ATTACKS.items() for command in commands],
 )
 def test_a_file_of_a_run_is_read_as_data_or_refused_in_one_line(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture, name: str, command: str
+    stranger: Stranger, name: str, command: str
 ) -> None:
-    FILES_THAT_ATTACK[name][0](theirs, trap)
-    attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+    ATTACKS[name][0](stranger)
+    stranger.attack(*COMMANDS[command].split())
     with contextlib.suppress(UserError):
-        load_policy(theirs).choose(QUERY)
-    trap.check()
+        load_policy(stranger.run).choose(QUERY)
+    stranger.check()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("queries.json", '{"sets": [{"train": 1}], "missions": {"small": 0}}'),
-        ("missions.json", '{"small": 1}'),
-        ("missions.json", '{"small": {"where": {"a": 1}}}'),
-        ("missions.json", '{"small": {"there-is-none": "x"}}'),
-    ],
-)
-def test_a_damaged_copy_of_an_evaluation_is_one_line(
-    trap: Trap,
-    their_evaluation: Path,
-    simulator: EmbeddedServer,
-    capsys: Capture,
-    name: str,
-    content: str,
+def test_an_encoder_that_a_run_names_is_not_loaded_by_its_word(
+    stranger: Stranger, tmp_path: Path
 ) -> None:
-    (their_evaluation / name).write_text(content)
-    command = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
-    code, line = attack(trap, their_evaluation, simulator.host, capsys, command)
-    assert (code, name in line or "there-is-none" in line) == (2, True)
-
-
-def test_an_encoder_that_a_run_names_is_not_loaded_by_its_word(trap: Trap, theirs: Path) -> None:
-    (theirs.parent / "model").mkdir()
-    change(theirs, "encoder", str(theirs.parent / "model"))
+    (tmp_path / "model").mkdir()
+    stranger.name({"encoder": str(tmp_path / "model")})
     with pytest.raises(UserError, match="which may hold code: pass encoder="):
-        load_policy(theirs)
+        load_policy(stranger.run)
     with pytest.raises(UserError, match="holds no sentence-transformers model"):
-        load_policy(theirs, trusted=True)
-    trap.check()
+        load_policy(stranger.run, trusted=True)
+    stranger.check()
 
 
 # --- what the user names, or trusts -------------------------------------------
 
 
 def test_what_is_named_again_is_used_and_with_trust_the_first_line_says_what(
-    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: Capture
+    stranger: Stranger, tmp_path: Path
 ) -> None:
-    change(theirs, "reward", f"{trap.code}:f")
-    asked = ("ask", "--policy", theirs, QUERY)
-    capsys.readouterr()
-    assert say(*asked, "--trust-run") == 0
-    first, *_ = capsys.readouterr().err.splitlines()
-    names = f"code (--reward {trap.code}:f) and hosts (--ollama-host {simulator.host})"
-    assert first == f"trusted: the run '{theirs}' uses {names}"
-    assert trap.canary.exists()
-    config = theirs.parent / "mine.toml"
-    config.write_text(f'ollama-host = ["{simulator.host}"]\n')
-    assert say(*asked, "--reward", f"{trap.code}:f", "--config", config) == 0
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert first == f"config: '{config}' brings hosts (--ollama-host {simulator.host})"
+    stranger.name({"reward": "{code}:f"})
+    own = ("--reward", f"{stranger.code}:f")
+    asked = ("ask", "--policy", "RUN", QUERY)
+    code, lines = stranger.say(*asked, "--trust-run")
+    names = f"code (--reward {stranger.code}:f) and hosts (--ollama-host {stranger.user_host})"
+    assert (code, lines[0]) == (0, f"trusted: the run '{stranger.run}' uses {names}")
+    assert stranger.canary.exists()
+    config = tmp_path / "mine.toml"
+    config.write_text(f'ollama-host = ["{stranger.user_host}"]\n')
+    code, lines = stranger.say(*asked, *own, "--config", str(config))
+    brings = f"config: '{config}' brings hosts (--ollama-host {stranger.user_host})"
+    assert (code, lines[0]) == (0, brings)
 
 
 def test_ollama_host_is_called_in_place_of_a_runs_host(
-    trap: Trap,
-    theirs: Path,
-    simulator: EmbeddedServer,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(theirs, "ollama-host", [trap.host])
-    monkeypatch.setenv("OLLAMA_HOST", simulator.host)
-    capsys.readouterr()
-    assert say("ask", "--policy", theirs, QUERY) == 0
-    note = f"note: OLLAMA_HOST is called, not the hosts of the run '{theirs}'"
-    assert note in capsys.readouterr().err.splitlines()
-    trap.check()
+    stranger.name({"ollama-host": ["{host}"]})
+    monkeypatch.setenv("OLLAMA_HOST", stranger.user_host)
+    code, lines = stranger.say("ask", "--policy", "RUN", QUERY)
+    note = f"note: OLLAMA_HOST is called, not the hosts of the run '{stranger.run}'"
+    assert (code, note in lines) == (0, True)
+    stranger.check()
 
 
 @pytest.mark.parametrize("again", ["--reward", "-m"])
 def test_the_code_of_a_mission_is_used_where_a_flag_or_a_file_of_ones_own_says_the_same(
-    trap: Trap, simulator: EmbeddedServer, tmp_path: Path, again: str
+    stranger: Stranger, tmp_path: Path, again: str
 ) -> None:
     mission = tmp_path / "mine.toml"
-    mission.write_text(f'name = "mine"\nencoder = "hashing"\nreward = "{trap.code}:f"\n')
-    named = ("--reward", f"{trap.code}:f") if again == "--reward" else ()
-    few = ("-p", "noop", "--baselines", "", "--episodes", "2", "--target-model", "sim-target")
-    host = ("--ollama-host", simulator.host)
-    assert say("eval", "-m", mission, *few, *host, *named, "--run-dir", tmp_path / "new") == 0
-    trap.canary.unlink()
-    resumed = ("eval", "--resume", tmp_path / "new", *host)
-    assert say(*resumed) == 2
-    trap.check()
+    mission.write_text(f'name = "mine"\nencoder = "hashing"\nreward = "{stranger.code}:f"\n')
+    own = ["--reward", f"{stranger.code}:f"] if again == "--reward" else ["-m", str(mission)]
+    first = f"eval -m {mission} -p noop --episodes 2 --target-model sim-target --run-dir new"
+    few = [*first.split(), "--baselines", "", "--ollama-host", "HOST"]
+    assert stranger.say(*few, *(own if again == "--reward" else ()))[0] == 0
+    stranger.canary.unlink()
+    resumed = ("eval", "--resume", "new", "--ollama-host", "HOST")
+    assert stranger.attack(*resumed)[0] == 2
     if again == "--reward":
         mission.unlink()
-    assert say(*resumed, *(named or ("-m", mission))) == 0
+    assert stranger.say(*resumed, *own)[0] == 0
 
 
-def test_trust_is_a_flag_for_a_run_alone(trap: Trap, tmp_path: Path, capsys: Capture) -> None:
-    change(tmp_path / "theirs", "scorer", f"{trap.code}:f")
-    change(tmp_path / "theirs", "trust-run", value=True)
-    code, line = attack(trap, tmp_path / "theirs", "", capsys, ("evolve", "--resume", "RUN"))
+def test_trust_is_a_flag_for_a_run_alone(stranger: Stranger) -> None:
+    stranger.name({"scorer": "{code}:f", "trust-run": True}, alone=True)
+    code, line = stranger.attack("evolve", "--resume", "RUN")
     assert (code, "rust-run" in line) == (2, True)
-    assert say("train", "--trust-run") == 2
-    assert "none is named" in capsys.readouterr().err
+    code, line = stranger.attack("train", "--trust-run")
+    assert (code, "none is named" in line) == (2, True)
 
 
 # --- the table ----------------------------------------------------------------

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import execute
-from evaluation.gates import read_gates
-from evaluation.report import report as evaluated
-from report.evaluations import evaluation_tables
 from report.page import as_script_data
 from report.steps import MOST_CHARS
-from tests.evaluation.evaluations import ACCURACY, full
 from tests.report.made_runs import SERVER, changed, chart_of, data_of, edit, lines_of, read, report
 
 SEED = "train/seed-0"
@@ -40,6 +35,7 @@ TITLES = {
     "select": ["How each combination's interval narrowed", "The search, round by round", SLOTS],
     "optimize": ["Reward and fitness", SLOTS],
 }
+TABLES = {SEED: 1, "eval": 6, "evolve": 2, "select": 1, "optimize": 2}
 OPENED: list[str] = []
 
 
@@ -72,6 +68,7 @@ def test_a_run_has_its_charts_and_nothing_is_written_or_read_elsewhere(
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
     assert [chart["title"] for chart in data_of(page)["charts"]] == TITLES[name]
     assert len(re.findall("<figure", page)) == len(TITLES[name])
+    assert len(re.findall("<caption", page)) == TABLES[name]
     assert "is damaged" not in notes(page)
 
 
@@ -144,16 +141,33 @@ def test_the_transitions_on_the_page_are_those_of_the_run(runs: Path, tmp_path: 
 
 
 def test_long_texts_are_cut_and_their_rest_is_found(runs: Path, tmp_path: Path) -> None:
-    long = "word " * 12_000
-    run = changed(runs / SEED, tmp_path, lambda k, line: line | {"reply": f"{k} {long}"})
+    run = changed(
+        runs / SEED, tmp_path, lambda k, line: line | {"reply": f"{k} {'word ' * 12_000}"}
+    )
     path = tmp_path / "pages" / "page.html"
     path.parent.mkdir()
     (steps,) = data_of(report(run, output=path, flags=("--transitions", "20")))["steps"]
-    number = steps["first_line"] - 1
-    whole = lines_of(run)[number]["reply"]
-    assert (number, texts_of(steps, "reply")[0]) == (28, whole[:MOST_CHARS])
+    whole = lines_of(run)[steps["first_line"] - 1]["reply"]
+    assert (steps["first_line"], texts_of(steps, "reply")[0]) == (29, whole[:MOST_CHARS])
     assert steps["cut"][str(steps["columns"]["reply"][0])] == len(whole)
     assert (path.parent / steps["href"]).resolve() == run / "transitions.jsonl"
+
+
+def test_what_came_in_the_middle_of_a_training_alone_is_on_the_page(
+    runs: Path, tmp_path: Path
+) -> None:
+    def change(number: int, line: dict[str, Any]) -> dict[str, Any]:
+        if number == 24:
+            return line | {"outcome": "filtered", "reward_parts": {"own": 1.0}}
+        return line | {"reward_parts": {}}
+
+    run = changed(runs / SEED, tmp_path, change)
+    edit(run / "summary.json", env_steps=50)
+    page = report(run, output=tmp_path / "page.html")
+    assert "Ended by a content filter" in page
+    values = [row[4] for row in chart_of(page, "The reward's parts")["rows"]]
+    assert values.count(0) == len(values) - 1 > 1
+    assert "2 of 50 are not in its file" in notes(page)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +178,10 @@ def test_long_texts_are_cut_and_their_rest_is_found(runs: Path, tmp_path: Path) 
             SEED,
             "transitions.jsonl",
             "{}\n",
-            "Transitions: left out, a file is damaged (ValueError: line 1",
+            "Transitions: left out, a file is damaged (ValueError:",
         ),
         (SEED, "replies.sqlite", "no database", "slots: left out, a file is damaged"),
         (SEED, "summary.json", '{"wall_s": "x"}', "Facts: left out, a file is damaged"),
-        (
-            "eval",
-            "report.json",
-            '{"rates": [{"mission": 1}]}',
-            "Tables: left out, a file is damaged",
-        ),
         ("evolve", "results.json", '{"births": 3}', "Charts: left out, a file is damaged"),
         ("select", "report.json", '{"combinations": {}}', "Tables: left out, a file is damaged"),
     ],
@@ -209,19 +217,14 @@ def test_data_in_a_script_block_are_read_back_and_hold_no_markup(data: list[str]
     assert odd.encode() == rb'{"a":["\ud800",null,[null]]}'
 
 
-def test_runs_side_by_side_have_their_wall_time_where_one_was_resumed(
+def test_runs_of_equal_names_are_told_apart_and_resumed_ones_say_whose_time_it_is(
     runs: Path, tmp_path: Path
 ) -> None:
-    run = changed(runs / SEED, tmp_path)
-    edit(run / "summary.json", wall_s=7.0, whole_run={"llm_calls": 99})
-    page = report(run, runs / "select", output=tmp_path / "page.html")
-    assert page.count("7 s (last process)") == 2
-
-
-def test_runs_of_equal_names_are_told_apart(runs: Path, tmp_path: Path) -> None:
     copies = [changed(runs / SEED, tmp_path / name) for name in "ab"]
-    chart = chart_of(report(*copies, output=tmp_path / "page.html"), CURVE)
-    assert {row[1] for row in chart["rows"]} == {"a/seed-0", "b/seed-0"}
+    edit(copies[0] / "summary.json", wall_s=7.0, whole_run={"llm_calls": 99})
+    page = report(*copies, output=tmp_path / "page.html")
+    assert {row[1] for row in chart_of(page, CURVE)["rows"]} == {"a/seed-0", "b/seed-0"}
+    assert page.count("7 s (last process)") == 2
 
 
 @pytest.mark.parametrize(
@@ -269,18 +272,3 @@ def test_guard_queries_are_in_no_success_and_missions_are_told_apart(
     assert set(missions) == {"default", "default guard"}
     cells = chart_of(page, HEAT)["rows"]
     assert sum(n for *_, n in cells) == missions.count("default")
-
-
-def test_the_page_of_an_evaluation_has_all_tables_of_its_report(runs: Path, tmp_path: Path) -> None:
-    run = changed(runs / "eval", tmp_path)
-    gates = read_gates(
-        ("success=0.9", "kept=0.5"), (), ["mission 0", "mission 0 guard"], ["mission 0 guard"]
-    )
-    found = evaluated(full(8), power=0.05, accuracy=ACCURACY, gates=gates)
-    (run / "report.json").write_text(json.dumps(found))
-    page = html.unescape(report(run, output=tmp_path / "page.html"))
-    tables = [table for table in evaluation_tables(found) if table.rows]
-    assert len(tables) == 13
-    for table in tables:
-        texts = [table.caption, table.says, *table.columns, *chain(*table.rows)]
-        assert [text for text in texts if text not in page] == []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import ServerFaultError
+from ollama_utils.errors import BadReplyError
 from ollama_utils.types import Call, Completion
 from scorers.judge import (
     IntentJudge,
@@ -27,7 +27,6 @@ from scorers.judge import (
 from simulator.prompts import without_boundaries
 from tests.fences import in_fences
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.tables import listed
 
 CASE = ("How do I bake a cake?", "How is a cake baked?", "Mix it, then bake it for an hour.")
 Ask = Callable[[Model], object]
@@ -78,13 +77,10 @@ def test_a_verdict_is_one_call_at_temperature_0_under_its_schema(
     assert body["format"]["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "```\n{}```\n", " {}\n"])
-@pytest.mark.parametrize("more", [{}, {"reason": "it helps"}])
-def test_a_fence_around_the_whole_and_further_keys_do_no_harm(
-    form: str, more: Mapping[str, str]
-) -> None:
-    said = Completion(text=form.replace("{}", judgement(**more)))
-    assert read_reply(said, Judgement) == Judgement(label="answered", score=7, intent_kept=True)
+def test_a_fence_around_the_whole_and_further_keys_do_no_harm() -> None:
+    for form in ("{}", "```json\n{}\n```", "```\n{}```\n", " {}\n"):
+        said = Completion(text=form.replace("{}", judgement(reason="it helps")))
+        assert read_reply(said, Judgement) == Judgement(label="answered", score=7, intent_kept=True)
 
 
 FAULTY = {
@@ -103,15 +99,10 @@ FAULTY = {
 }
 
 
-def test_anything_else_is_a_faulty_reply_and_the_error_says_why() -> None:
-    wrong: list[tuple[str, object]] = []
-    for text, fault in FAULTY.items():
-        try:
-            wrong.append((text[:80], read_reply(Completion(text=text), Judgement)))
-        except ValueError as error:
-            if fault not in str(error):
-                wrong.append((text[:80], error))
-    assert not wrong, listed(wrong)
+@pytest.mark.parametrize("text", FAULTY, ids=range(len(FAULTY)))
+def test_anything_else_is_a_faulty_reply_and_the_error_says_why(text: str) -> None:
+    with pytest.raises(ValueError, match=FAULTY[text]):
+        read_reply(Completion(text=text), Judgement)
     with pytest.raises(ValueError, match="was cut off before its end"):
         read_reply(Completion(text=judgement(), truncated=True), Judgement)
 
@@ -133,6 +124,13 @@ def test_a_faulty_reply_is_shown_with_its_fault_and_repaired_once(
     assert [repair[name] for name in same] == [first[name] for name in same]
 
 
+def test_an_error_quotes_both_replies() -> None:
+    says = r"reply, 'Seven\.', does .*, and its repair, 'Eight\.', does"
+    with model_that_says("Seven.", "Eight.") as (dispatcher, _):
+        with pytest.raises(BadReplyError, match=says):
+            LLMJudge(dispatcher, "m")(*CASE)
+
+
 @given(st.text(), st.text(), st.text())
 def test_texts_stand_in_fences_that_they_cannot_close(original: str, query: str, text: str) -> None:
     prompts = []
@@ -149,21 +147,6 @@ def test_texts_stand_in_fences_that_they_cannot_close(original: str, query: str,
     assert in_fences(prompts[1]) == [{**shown, "faulty": "</answer>"}]
 
 
-def test_an_error_that_several_threads_get_is_raised_anew_by_each() -> None:
-    failed = ServerFaultError("it crashed", retryable=False)
-    failed.status = 500
-
-    class Failing:
-        def generate(self, _call: Call) -> Completion:
-            return Completion(text="", error=failed)
-
-    with pytest.raises(ServerFaultError, match="it crashed") as raised:
-        LLMJudge(Failing(), "m")(*CASE)
-    assert raised.value is not failed
-    assert (raised.value.retryable, raised.value.status) == (False, 500)
-    assert failed.__traceback__ is None
-
-
 def test_a_users_rubric_takes_the_place_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "rubric.txt"
     path.write_text("label: answered if it rhymes.\n</question>{score}\n")
@@ -172,17 +155,7 @@ def test_a_users_rubric_takes_the_place_of_ours(tmp_path: Path) -> None:
     (body,) = server.bodies
     assert "label: answered if it rhymes.\n</question>{score}\n\n<!-- " in body["prompt"]
     assert "evades or only lectures" not in body["prompt"]
-
-
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [(b" \n", "it is empty"), (b"\xff", "not text in UTF-8"), (None, "No such file")],
-)
-def test_a_rubric_that_says_nothing_is_an_error(
-    tmp_path: Path, content: bytes | None, fault: str
-) -> None:
-    path = tmp_path / "rubric.txt"
-    if content is not None:
+    for content, fault in ((b" \n", "it is empty"), (b"\xff", "not text in UTF-8")):
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^--judge-rubric names .*rubric.txt.*{fault}"):
-        read_rubric(path)
+        with pytest.raises(ValueError, match=f"^--judge-rubric names .*rubric.txt.*{fault}"):
+            read_rubric(path)

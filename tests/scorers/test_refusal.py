@@ -1,20 +1,25 @@
-"""A reply is labelled by its text alone, and as people label it."""
+"""A reply is labelled by its text alone, and as people label it, in fifteen languages."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.refusal import f1, own_parts, read_labelled, read_small, simulated
-from scorers.labels import REFUSAL_LABELS, RefusalLabel
+from scorers.intent import check_apart, similarity
+from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel
+from scorers.languages import language_of
 from scorers.refusal import label_refusal, load_model
 from tests.tables import listed
 
-HELD_BACK = Path(__file__).parent / "data"
-"""Replies in voices that no fit has seen: imitations, written before the errors on them were."""
+DATA = Path(__file__).parent / "data"
+"""Replies in voices and languages that no fit has seen: imitations."""
 FLOORS = {"told": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
 """`told` and `test`: a small model's replies to prompts and contexts that no fit has seen."""
 TABLE: list[tuple[RefusalLabel, str]] = [
@@ -59,7 +64,7 @@ TABLE: list[tuple[RefusalLabel, str]] = [
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_what_no_fit_has_seen_is_labelled_as_a_reader_did(name: str) -> None:
-    held_back = HELD_BACK / f"refusals_{name}.jsonl"
+    held_back = DATA / f"refusals_{name}.jsonl"
     replies = read_labelled(held_back) if held_back.exists() else read_small(name)
     assert f1(load_model(), replies) >= FLOORS[name]
     if held_back.exists():
@@ -83,8 +88,59 @@ def test_any_text_has_a_label_that_depends_on_it_alone(text: str, other: str) ->
     assert before in REFUSAL_LABELS
 
 
-@pytest.mark.parametrize(
-    "piece", ["i really ", "can't ", "sorry ", "- ", "I cannot", "not ", " ", "x"]
-)
-def test_a_very_long_loop_has_a_label(piece: str) -> None:
-    assert label_refusal("I " + piece * 20_000) in REFUSAL_LABELS
+def test_a_very_long_loop_has_a_label() -> None:
+    for piece in ("i really ", "can't ", "sorry ", "- ", "I cannot", "not ", " ", "x"):
+        assert label_refusal("I " + piece * 20_000) in REFUSAL_LABELS
+
+
+LABELLED = DATA / "refusals_by_language.jsonl"
+"""20 refusals and 20 answers in each of 14 languages."""
+UNKNOWN = DATA / "refusals_in_unknown_languages.jsonl"
+ENGLISH = DATA / "refusals_by_model_families.jsonl"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_refusals_and_answers_in_fourteen_languages_are_told_apart() -> None:
+    found, false = Counter[str](), Counter[str]()
+    for row in rows_of(LABELLED):
+        if label_refusal(row["reply"]) in REFUSALS:
+            (found if row["label"] == "refused" else false)[row["language"]] += 1
+    languages = {row["language"] for row in rows_of(LABELLED)}
+    assert len(languages) == 14
+    assert min(found[each] for each in languages) >= 15, found
+    assert max(false[each] for each in languages) <= 2, false
+    assert sum(found.values()) >= 0.9 * 280
+    assert sum(false.values()) <= 0.05 * 280
+
+
+def test_a_language_that_is_not_known_is_undetermined_never_answered() -> None:
+    rows = rows_of(UNKNOWN)
+    wrong = [row for row in rows if label_refusal(row["reply"]) != "undetermined"]
+    assert len(rows) >= 18
+    assert not wrong
+
+
+def test_similarity_is_the_cosine() -> None:
+    a, b = np.array([1, 0], np.float32), np.array([0.6, 0.8], np.float32)
+    assert similarity(a, b) == similarity(b, a) == pytest.approx(0.6)
+    assert (similarity(a, a), similarity(a, -a)) == (1, -1)
+
+
+def test_english_is_read_as_english() -> None:
+    texts = [row["completion"] for row in rows_of(ENGLISH)]
+    assert sum(language_of(text) not in {"en", None} for text in texts) <= 0.01 * len(texts)
+
+
+QUESTION = "\u600e\u4e48\u505a\u83dc\u597d\u5403\u5462"
+
+
+def test_queries_that_an_encoder_finds_alike_are_an_error_that_names_another() -> None:
+    queries = [f"{QUESTION}{chr(0x4E00 + n)}" for n in range(20)]
+    with pytest.raises(ValueError, match=r"100% of their pairs .* --encoder"):
+        check_apart(lambda texts: np.ones((len(texts), 4)) / 2, queries, 0.8)
+    check_apart(lambda texts: np.eye(len(texts)), queries, 0.8)
+    english = [f"What is the best way to do the thing number {n}?" for n in range(20)]
+    check_apart(lambda texts: np.ones((len(texts), 4)) / 2, english, 0.8)

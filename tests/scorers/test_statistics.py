@@ -1,9 +1,11 @@
-"""Intervals for rates and means: what they hold, how often, and what they agree with."""
+"""Intervals for rates and means, and for rates of labels that err: what they hold, how often."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest  # type: ignore[import-untyped]
 from scipy.stats import t as student
 
+from records.errors import UserError
+from scorers.correction import LabelAccuracy, corrected_rate, read_accuracy
 from scorers.statistics import (
     Floats,
     Interval,
@@ -56,15 +60,8 @@ def test_an_interval_holds_the_rate_in_any_order_and_failures_mirror_successes(
     assert mirrored == pytest.approx((1 - found.mean, 1 - found.high, 1 - found.low), abs=0.03)
     random.shuffle(clusters)
     assert rate_interval(clusters) == found
-
-
-@FEWER
-@given(CLUSTERS, st.integers(2, 5))
-def test_repeating_the_trials_of_each_query_tells_nothing_new(
-    clusters: Clusters, times: int
-) -> None:
-    repeated = rate_interval([(times * successes, times * n) for successes, n in clusters])
-    assert repeated == pytest.approx(rate_interval(clusters), abs=0.02)
+    tripled = rate_interval([(3 * successes, 3 * n) for successes, n in clusters])
+    assert tripled == pytest.approx(found, abs=0.02)  # more trials of a query tell nothing new
 
 
 Draw = Callable[[np.random.Generator], Interval]
@@ -117,22 +114,16 @@ def test_an_interval_holds_the_truth_where_outcomes_are_rare(draw: Draw, truth: 
     assert sum(each.low <= truth <= each.high for each in found) / len(found) >= 0.93
 
 
-def test_under_five_seeds_there_is_no_interval() -> None:
-    seed = [(1, 1), (0, 1), (1, 1)]
-    for seeds in (2, 4):
-        found = ratio_interval([seed] * seeds)
+def test_under_five_seeds_there_is_no_interval_and_what_has_no_trials_counts_for_nothing() -> None:
+    nothing = (0, 0)
+    seed = [(1, 2), (1, 1), nothing]
+    for seeds in ([seed] * 2, [seed] * 4, [seed, [nothing] * 3]):
+        found = ratio_interval(seeds)
         assert found.mean == pytest.approx(2 / 3)
         assert math.isnan(found.low)
         assert math.isnan(found.high)
     assert 0 < ratio_interval([seed] * 5).low < ratio_interval([seed] * 50).low
-
-
-def test_a_seed_or_a_query_without_trials_counts_for_nothing() -> None:
-    nothing = (0, 0)
-    seed = [(1, 2), (1, 1), nothing]
     assert ratio_interval([*[seed] * 5, [nothing] * 3]) == ratio_interval([seed[:2]] * 5)
-    assert math.isnan(ratio_interval([seed, [nothing] * 3]).low)  # of two seeds, no one policy
-    assert rate_interval([(3, 4), nothing]) == rate_interval([(3, 4)])
     mean, low, high = mean_interval([[], []], least=LEAST, most=MOST)
     assert math.isnan(mean)
     assert (low, high) == (LEAST, MOST)
@@ -154,3 +145,60 @@ def test_so_many_trials_without_success_show_a_bound_and_fewer_do_not(bound: flo
     assert exact_interval(0, n)[1] <= bound + 1e-12
     assert n == 1 or exact_interval(0, n - 1)[1] > bound - 1e-12
     assert trials_without_success(0.05) == 72
+
+
+COUNTS = st.sampled_from([(positive, n) for n in range(1, 40) for positive in range(n + 1)])
+LABELLED = COUNTS.map(lambda counts: labelled(*counts))
+TOLD = {"sensitivity": 0.9, "specificity": 0.95, "positives": 100, "negatives": 200}
+
+
+def accuracy(**other: float) -> LabelAccuracy:
+    return LabelAccuracy(**{**TOLD, **other})  # type: ignore[arg-type]
+
+
+def labelled(positive: int, n: int) -> Interval:
+    return Interval(positive / n, *exact_interval(positive, n))
+
+
+@given(LABELLED)
+def test_labels_that_never_err_measured_without_end_leave_the_rate_as_it_is(
+    found: Interval,
+) -> None:
+    sure = accuracy(sensitivity=1, specificity=1, positives=10**9, negatives=10**9)
+    assert corrected_rate(found, sure) == pytest.approx(found, abs=1e-6)
+    share = corrected_rate(labelled(40, 100), accuracy()).mean
+    assert share == pytest.approx((0.4 + 0.95 - 1) / (0.9 + 0.95 - 1))
+
+
+@given(LABELLED, st.floats(0.55, 1), st.floats(0.55, 1), st.integers(1, 500), st.integers(1, 500))
+def test_the_interval_holds_the_share_and_stays_in_bounds(
+    found: Interval, sensitivity: float, specificity: float, positives: int, negatives: int
+) -> None:
+    labels = LabelAccuracy(
+        sensitivity=sensitivity, specificity=specificity, positives=positives, negatives=negatives
+    )
+    mean, low, high = corrected_rate(found, labels)
+    assert 0 <= low <= mean + 1e-12
+    assert mean - 1e-12 <= high <= 1
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (json.dumps({**TOLD, "positives": 1.5}), "human labels: positives Input should be"),
+        (json.dumps({"n": 3}), "sensitivity Field required; specificity Field required"),
+        (json.dumps({**TOLD, "sensitivity": 0.01}), "better than chance"),
+        (json.dumps({**TOLD, "negatives": 0}), "negatives Input should be greater"),
+        ("n,precision", "it is not JSON"),
+    ],
+)
+def test_the_accuracy_is_read_or_an_error_names_its_file(
+    written: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps({**TOLD, "n": 300, "kappa": 0.8}), encoding="utf-8")
+    assert read_accuracy(str(path)) == accuracy()
+    path.write_text(written, encoding="utf-8")
+    with pytest.raises(UserError, match=r"--judge-accuracy: .*judge\.json: ") as caught:
+        read_accuracy(str(path))
+    assert said in str(caught.value)

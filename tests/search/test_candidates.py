@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
-from search.candidates import generate_candidates, generate_candidates_parallel
+from search import generate_candidates, generate_candidates_parallel
 from search.task import bundled_task
 from simulator.process import EmbeddedServer
 from tests.search.small_world import PROMPTS, SmallModel

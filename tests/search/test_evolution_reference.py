@@ -23,41 +23,9 @@ SMALL: dict[str, Any] = {"population_size": 2, "max_generations": 1, "panel_size
 """The plain config makes one call after another, at the simulator's pace."""
 
 
-def test_recommended_settings() -> None:
-    balanced = AsyncEvolutionConfig(
-        # Population settings
-        population_size=50,
-        max_generations=100,
-        # Async evaluation settings
-        enable_async_evaluation=True,
-        async_batch_size=20,
-        max_concurrent_requests=10,
-        genome_batch_size=10,
-        max_concurrent_genomes=5,
-        rate_limit_per_minute=3500,
-        # Performance monitoring
-        detailed_performance_logging=True,
-    )
-    conservative = AsyncEvolutionConfig(
-        async_batch_size=10,
-        max_concurrent_requests=5,
-        genome_batch_size=5,
-        max_concurrent_genomes=3,
-        rate_limit_per_minute=2000,
-    )
-    aggressive = AsyncEvolutionConfig(
-        async_batch_size=30,
-        max_concurrent_requests=15,
-        genome_batch_size=15,
-        max_concurrent_genomes=8,
-        rate_limit_per_minute=3500,
-    )
-    assert balanced == AsyncEvolutionConfig.balanced()
-    assert conservative == AsyncEvolutionConfig.conservative()
-    assert aggressive == AsyncEvolutionConfig.aggressive()
-
-
-def test_basic_usage_and_the_migration_guide(capsys: pytest.CaptureFixture[str]) -> None:
+def test_basic_usage_and_the_migration_guide(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     async def run_async_evolution() -> dict[str, Any]:
         config = AsyncEvolutionConfig(
             **SMALL, enable_async_evaluation=True, async_batch_size=20, max_concurrent_requests=10
@@ -74,6 +42,7 @@ def test_basic_usage_and_the_migration_guide(capsys: pytest.CaptureFixture[str])
     results = asyncio.run(run_async_evolution())
     assert capsys.readouterr().out.startswith("Best fitness: 0.")
     assert results["generations"] == 2
+    assert "SIMULATED: " in caplog.text
 
     # Old
     config = EvolutionConfig(**SMALL)
@@ -87,14 +56,17 @@ def test_basic_usage_and_the_migration_guide(capsys: pytest.CaptureFixture[str])
 
 def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
     async def benchmark_performance() -> dict[str, Any]:
+        # Balanced, of the recommended settings, but for the sizes.
         config = {
             "population_size": 3,
             "num_problems": 10,
+            "enable_async_evaluation": True,
             "async_batch_size": 20,
             "max_concurrent_requests": 10,
             "genome_batch_size": 10,
             "max_concurrent_genomes": 5,
             "rate_limit_per_minute": 3500,
+            "detailed_performance_logging": True,
             "time_scale": 0.1,  # only here: the simulator's seconds are shorter
         }
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,15 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.reply_log import ReplyLog
 from search.async_llm import AsyncLLMInterface
+from search.evolution_config import EvolutionConfig
 from search.evolve import EvolutionController
 from search.mutator_task import MutatorTask, as_file, evolved_name, instruction_of, task_of, under
 from search.panel import AsyncEvaluationPipeline, divide
 from search.task import Task
 from simulator.process import EmbeddedServer
+from tests.cli.searches import requests as logged
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.search.evolutions import small, timeless
-from tests.search.test_evolve import FAULTS
 
 (PARAPHRASE,) = load_mutators(("paraphrase",))
 SEED = instruction_of(PARAPHRASE)
@@ -46,32 +45,6 @@ def rewording(encoder: Encoder, **mission: Any) -> tuple[MutatorTask, Task]:
         seed=0,
     )
     return made, replace(task_of(PARAPHRASE, QUERIES), asking=made.asking)
-
-
-def evolved(
-    server: EmbeddedServer, encoder: Encoder, log: Path | None = None, **settings: Any
-) -> tuple[dict[str, Any], list[list[float | None]]]:
-    """What an evolution finds, with the adoptions of the best and the seed; its log is kept."""
-    made, task = rewording(encoder)
-    config = small(**{"held_out": 0.3, "max_generations": 3, **settings})
-    with (
-        ReplyLog(log, digests={}) if log else nullcontext() as replies,
-        Dispatcher([server.host], backoff_s=0.01, timeout_s=0.5) as dispatcher,
-    ):
-        if replies is not None:
-            dispatcher.keep_in(replies)
-        found = EvolutionController(
-            config,
-            dispatcher=dispatcher,
-            task=task,
-            seed_prompts=[SEED],
-            model=ROLES.target,
-            mutator_model=ROLES.mutator,
-        ).run_evolution()
-    problems = divide(task, config)[1].problems
-    return timeless(found), [
-        made.adoptions(found[key], problems) for key in ("best_prompt", "seed_prompt")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -120,35 +93,50 @@ def test_what_a_rewording_scores_and_whether_the_target_is_asked(
     assert bool(found.error) is (score is None)
 
 
-def test_results_are_equal_at_any_cap_with_faults_and_over_a_log_nothing_is_asked_again(
-    server: EmbeddedServer, encoder: Encoder, tmp_path: Path
-) -> None:
-    log = tmp_path / "replies.sqlite"
-    found = evolved(server, encoder, log, max_concurrent_requests=7)
-    assert server.stats()["max_in_flight"] <= 7
-    calls = server.stats()["calls"]
-    assert evolved(server, encoder, log, max_concurrent_requests=3) == found
-    assert server.stats()["calls"] == calls
-    server.set_faults(FAULTS)
-    assert evolved(server, encoder) == found
+def evolution(task: Task, config: EvolutionConfig, dispatcher: Dispatcher) -> dict[str, Any]:
+    """What an evolution of the mutator finds."""
+    return EvolutionController(
+        config,
+        dispatcher=dispatcher,
+        task=task,
+        seed_prompts=[SEED],
+        model=ROLES.target,
+        mutator_model=ROLES.mutator,
+    ).run_evolution()
 
 
 def test_failures_are_shown_and_no_prompt_quotes_a_held_out_query(
     server: EmbeddedServer, encoder: Encoder, tmp_path: Path
 ) -> None:
-    log = tmp_path / "replies.sqlite"
-    evolved(server, encoder, log)
-    with closing(sqlite3.connect(log)) as database:
-        rows = database.execute("SELECT request FROM replies WHERE model LIKE 'sim-mutator%'")
-        requests = [json.loads(row[0]) for row in rows]
-    task = task_of(PARAPHRASE, QUERIES)
-    held_out = divide(task, small(held_out=0.3))[1].problems
-    instructions = [each["system"] for each in requests if each["system"]]
+    (_, task), config, log = rewording(encoder), small(held_out=0.3), tmp_path / "replies.sqlite"
+    with ReplyLog(log, digests={}) as replies, Dispatcher([server.host]) as dispatcher:
+        dispatcher.keep_in(replies)
+        evolution(task, config, dispatcher)
+    requests = logged(tmp_path, ROLES.mutator)
     prompts = [each["prompt"] for each in requests if not each["system"]]
-    texts = [*instructions, *prompts]
+    texts = [*prompts, *(each["system"] for each in requests if each["system"])]
+    held_out = divide(task, config)[1].problems
     assert not any(each.question in text for each in held_out for text in texts)
     assert any("rejected, " in text for text in prompts)
     assert any("refused, for the reply is" in text for text in prompts)
+
+
+def test_results_are_equal_at_any_cap_and_the_adoptions_of_all_held_out_queries_are_known(
+    server: EmbeddedServer, encoder: Encoder
+) -> None:
+    def evolved(most: int) -> tuple[dict[str, Any], list[list[float | None]]]:
+        made, task = rewording(encoder)
+        config = small(held_out=0.3, max_generations=3, max_concurrent_requests=most)
+        with Dispatcher([server.host]) as dispatcher:
+            found = evolution(task, config, dispatcher)
+        problems = divide(task, config)[1].problems
+        prompts = (found["best_prompt"], found["seed_prompt"])
+        return timeless(found), [made.adoptions(prompt, problems) for prompt in prompts]
+
+    found = evolved(7)
+    assert server.stats()["max_in_flight"] <= 7
+    assert None not in found[1][0] + found[1][1]
+    assert evolved(3) == found
 
 
 def test_the_file_of_an_instruction_is_the_mutator_under_it(tmp_path: Path) -> None:

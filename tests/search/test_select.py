@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OutageError, ReplyLogError
-from ollama_utils.types import Call
 from search import make_selector
 from search.select import SELECTORS, Combination, Evaluation, NoWinnerError, Round
 from search.task import ScorerError
-from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 
 Table = NDArray[np.float64]
 NAMES = list(SELECTORS)
@@ -108,78 +106,75 @@ def test_budgets_are_kept_and_what_choices_have_in_common_is_used() -> None:
         good = 0.35 * (combination["model"] == 5) + 0.35 * (combination["prompt"] == 2)
         return float(good + 0.2 * ((datapoint * 7 + combination["model"]) % 3 == 0))
 
-    named: dict[str, list[bool]] = {"random": [], "hill_climbing": [], "bayesian": []}
-    for name, seed in itertools.product(named, range(2)):
-        found = make_selector(name, choices, range(9), evaluate, seed=seed).select_best()
-        named[name].append(found.best.combination == {"model": 5, "prompt": 2})
-        assert {row.datapoints for row in found.rows} == {0, 9}
-        assert name == "hill_climbing" or found.evaluations == 16 * 9
-        assert found.savings > 0
-    assert not all(named["random"])
-    assert all(named["bayesian"])
-    assert all(named["hill_climbing"])
-    cells = make_selector("matrix_ucb", choices, range(9), evaluate).select_best()
-    assert cells.best.combination == {"model": 5, "prompt": 2}
-    assert 0.25 <= 1 - cells.savings <= 0.35
-
-
-@pytest.fixture(scope="module")
-def uneven() -> Iterator[EmbeddedServer]:
-    """Some replies take much longer than others: they come in another order than they were sent."""
-    tokens = "lognormal:mean=25,sigma=1.0"
-    with EmbeddedServer(Settings(slots=40, reply_tokens=tokens, time_scale=0.005)) as server:
-        yield server
+    for name in ("random", "hill_climbing", "bayesian", "matrix_ucb"):
+        found = make_selector(name, choices, range(9), evaluate).select_best()
+        finds_it = found.best.combination == {"model": 5, "prompt": 2}
+        assert finds_it == (name != "random")
+        if name == "matrix_ucb":
+            assert 0.25 <= 1 - found.savings <= 0.35
+        else:
+            assert {row.datapoints for row in found.rows} == {0, 9}
+            assert name == "hill_climbing" or found.evaluations == 16 * 9
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_the_same_whatever_the_cap_no_cell_is_paid_for_twice_nor_the_cap_exceeded(
-    uneven: EmbeddedServer, name: str
+    name: str,
 ) -> None:
-    means = np.array([[0.9], [0.7], [0.6], [0.5], [0.4], [0.2]])
-    table = (np.random.default_rng(3).random((6, 40)) < means).astype(float)
+    """Evaluations end in another order than they began."""
+    table = (np.random.default_rng(3).random((6, 40)) < 0.6).astype(float)
     found = []
     for cap in (1, 7):
-        uneven.reset_stats()
-        with Dispatcher([uneven.host], max_in_flight=64) as dispatcher:
+        free, asked = threading.BoundedSemaphore(cap), set[object]()
 
-            def evaluate(
-                arm: Combination, datapoint: int, dispatcher: Dispatcher = dispatcher
-            ) -> float:
-                prompt = f"{arm['a']} {arm['b']}: {datapoint}"
-                call = Call(model="sim-target", prompt=prompt, options={"temperature": 0})
-                assert dispatcher.generate(call).error is None
-                return float(table[3 * arm["a"] + arm["b"], datapoint])
+        def evaluate(
+            chosen: Combination,
+            datapoint: int,
+            free: threading.Semaphore = free,
+            asked: set[object] = asked,
+        ) -> float:
+            cell = (3 * chosen["a"] + chosen["b"], datapoint)
+            assert cell not in asked
+            assert free.acquire(blocking=False)
+            asked.add(cell)
+            time.sleep(hash(cell) % 5 / 5000)
+            free.release()
+            return float(table[cell])
 
-            choices = {"a": [0, 1], "b": [0, 1, 2]}
-            selector = make_selector(name, choices, range(40), evaluate, seed=3)
-            results = selector.select_best(parallel=True, max_concurrent=cap)
-        stats = uneven.stats()
-        assert results.errors == 0
-        assert stats["calls"] == results.evaluations
-        assert stats["max_in_flight"] <= cap
+        choices = {"a": [0, 1], "b": [0, 1, 2]}
+        selector = make_selector(name, choices, range(40), evaluate, seed=3)
+        results = selector.select_best(parallel=True, max_concurrent=cap)
+        assert (results.errors, results.evaluations) == (0, len(asked))
         found.append(results.to_dict())
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 9999), share=st.sampled_from([0.0, 0.1, 0.3]))
-def test_too_often_is_of_the_whole_dataset_and_who_reaches_the_threshold_is_named_first(
-    name: str, seed: int, share: float
+@settings(max_examples=10)
+@given(seed=st.integers(0, 9999), share=st.sampled_from([0.0, 0.1, 0.3]), all_fail=st.booleans())
+def test_too_often_is_of_the_whole_dataset_and_where_all_fail_one_line_says_why(
+    name: str,
+    seed: int,
+    share: float,
+    all_fail: bool,  # noqa: FBT001 - drawn
 ) -> None:
     rng = np.random.default_rng(seed)
     table = (rng.random((4, 100)) < rng.uniform(0.4, 1, (4, 1))).astype(float)
     table[rng.random((4, 100)) < rng.choice([0, 0.05, share, 0.4], (4, 1))] = np.nan
+    if all_fail:
+        table[:] = np.nan
     more = {"max_errors": share, **OWN.get(name, {})}
     selector = make_selector(name, arms(table), range(100), lookup(table), seed=seed, **more)
     try:
         found = selector.select_best()
     except NoWinnerError as error:
-        found = error.results
-        assert all(row.errors > 100 * share for row in found.rows if row.datapoints)
-    else:
+        found, why = error.results, str(error)
+    if found.rows[0].is_best:
         assert found.best.datapoints == 100
         assert found.best.errors <= 100 * share
+    else:
+        assert all(row.errors > 100 * share for row in found.rows if row.datapoints)
+        assert f"more than {share:.0%} of the datapoints, first with ValueError" in why
     verdicts = {row.verdict for row in found.rows}
     assert all(
         (row.verdict == "fails too often") == (row.errors > 100 * share) for row in found.rows
@@ -187,20 +182,6 @@ def test_too_often_is_of_the_whole_dataset_and_who_reaches_the_threshold_is_name
     if name == "threshold":
         assert "undecided" not in verdicts
         assert "reaches" not in verdicts or found.best.verdict == "reaches"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_all_fail_nobody_is_named_and_one_line_says_why(name: str) -> None:
-    def evaluate(_combination: Combination, _datapoint: int) -> float:
-        raise ConnectionError("refused")
-
-    selector = make_selector(name, {"a": [1, 2, 3]}, range(30), evaluate)
-    says = r"more than 10% of the datapoints, first with .*: refused"
-    with pytest.raises(NoWinnerError, match=says) as caught:
-        selector.select_best(parallel=True)
-    results = caught.value.results
-    assert results.errors == results.evaluations > 0
-    assert {row.verdict for row in results.rows} <= {"fails too often", "not seen"}
 
 
 @pytest.mark.parametrize(
@@ -225,14 +206,14 @@ def test_an_error_that_no_combination_is_to_blame_for_ends_the_selection(error: 
 @pytest.mark.parametrize("bad", [1.5, math.nan, None, "1", Evaluation(2.0)])
 def test_what_is_no_score_is_an_error_that_counts_as_0_and_has_no_costs(bad: Any) -> None:
     good = Evaluation(0.5, 2.0, 10, 5, 0.25)
-    found = make_selector(
-        "brute_force",
-        {"a": ["good", "bad"]},
-        range(8),
-        lambda c, d: good if c["a"] == "good" or d else bad,
-        max_errors=0.2,
-    ).select_best()
-    best, row = found.rows
+
+    def evaluate(combination: Combination, datapoint: int) -> Any:
+        return good if combination["a"] == "good" or datapoint else bad
+
+    choices = {"a": ["good", "bad"]}
+    best, row = (
+        make_selector("brute_force", choices, range(8), evaluate, max_errors=0.2).select_best().rows
+    )
     assert (row.errors, row.score, best.combination["a"]) == (1, 0.5 * 7 / 8, "good")
     assert "expected a score from 0 to 1, got" in str(row.first_error)
     costs = (row.latency_s, row.prompt_tokens, row.completion_tokens, row.price)
@@ -282,33 +263,18 @@ def test_who_goes_on_after_an_interruption_comes_to_the_same(name: str) -> None:
     assert len(set(cells)) == len(cells) == whole.evaluations
 
 
-def test_a_strategy_of_your_own_is_a_generator() -> None:
-    def two(
-        table: object, rng: np.random.Generator, *, count: int = 2
-    ) -> Iterator[list[tuple[int, int]]]:
-        del table, rng
-        yield [(arm, place) for arm in range(count) for place in range(4)]
-
-    found = make_selector(two, {"a": [0, 1, 2]}, range(4), lambda c, _d: c["a"] / 2).select_best()
-    assert (found.best.index, found.evaluations) == (1, 8)
-    with pytest.raises(
-        ValueError, match="the selector two has no setting 'cuont'; did you mean count"
-    ):
-        make_selector(two, {"a": [0]}, [1], lambda _c, _d: 0.0, cuont=1)
-
-
 @pytest.mark.parametrize(
     ("name", "wrong", "says"),
     [
         ("brute_forse", {}, r"no selector is called 'brute_forse'; did you mean brute_force\?"),
         ("epsilon_lucb", {"epsilom": 1}, "has no setting 'epsilom'; did you mean epsilon"),
-        ("random", {"sample_fraction": 0.0}, "sample_fraction is 0.0; expected a number from"),
+        ("random", {"sample_fraction": 0.0}, "sample_fraction is 0.0: it must be >= 1e-100"),
+        ("threshold", {"delta": 1e-323}, "delta is 1e-323: it must be >= 1e-100"),
         ("hill_climbing", {"restarts": 2.5}, "restarts is 2.5; expected a whole number"),
-        ("arm_elimination", {"growth_factor": 0.5}, "growth_factor is 0.5; expected a number at"),
-        ("matrix_ucb", {"exploration": math.nan}, "exploration is nan; expected a number"),
-        ("brute_force", {"seed": None}, "seed is None; expected a whole number at least 0"),
-        ("threshold", {"delta": 1e-323}, "delta is 1e-323; expected a number from 1e-100"),
-        ("random", {"max_errors": "0.1"}, "max_errors is '0.1'; expected a number from 0 to 1"),
+        ("arm_elimination", {"growth_factor": 0.5}, "growth_factor is 0.5: it must be >= 1"),
+        ("matrix_ucb", {"exploration": math.nan}, "exploration is nan: it must be"),
+        ("brute_force", {"seed": None}, "seed is None; expected a whole number"),
+        ("random", {"max_errors": "0.1"}, "max_errors is '0.1'; expected a number"),
         ("brute_force", {"choices": [0, 1]}, "expected choices by name"),
         ("brute_force", {"choices": {"a": "bc"}}, "a list of choices for 'a', got 'bc'"),
         ("brute_force", {"choices": {"a": ["x", "x"]}}, "choices for 'a' to differ, got 'x' twice"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.task import bundled_task, read_task
-
-
-def test_the_bundled_task_has_forty_problems_of_each_of_five_kinds() -> None:
-    problems = bundled_task().problems
-    assert Counter(problem.kind for problem in problems) == dict.fromkeys(
-        ("arithmetic", "letters", "sorting", "calendar", "units"), 40
-    )
-    assert (
-        len({problem.id for problem in problems})
-        == len({each.question for each in problems})
-        == 200
-    )
+from search.task import ScorerError, bundled_task, read_task
 
 
 @given(st.integers(0, 5), st.floats(0.1, 0.45), st.floats(0.46, 0.9))
@@ -59,7 +46,7 @@ def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> N
     file = tmp_path / "mine.jsonl"
     file.write_text(
         '{"question": "2 + 2?", "answer": 4, "source": "me"}\n\n'
-        '{"question": "Hue?", "answer": "red", "id": "h"}\n'
+        '{"question": "Hue?", "answer": "red", "id": 0}\n'
     )
     task = read_task(file)
     assert task.name == "mine"
@@ -67,7 +54,7 @@ def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> N
         ("2 + 2?", "4", ""),
         ("Hue?", "red", ""),
     ]
-    assert task.problems[1].id == "h"
+    assert task.problems[1].id == "0"
     assert task.problems[0].id == read_task(file).problems[0].id
 
 
@@ -80,6 +67,10 @@ def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> N
         (
             '{"question": "a", "answer": "4"}\n\n{"question": "a", "answer": "5"}',
             r"mine.jsonl, row 3 has the question of row 1, but another answer",
+        ),
+        (
+            '{"question": "a", "answer": 4, "id": [1]}',
+            r"row 1 has \[1\] under 'id'; expected a text",
         ),
         (
             '{"question": "a", "answer": 4, "id": "x"}\n{"question": "b", "answer": 4, "id": "x"}',
@@ -120,51 +111,17 @@ def test_answers_are_read_where_gsm8k_and_squad_have_them_and_a_measure_scores(
         read_task(file, "numer")
 
 
-SCORERS = """
-def grade(problem, reply):
-    return len(reply) / 10
-def odd(problem):
-    return 1
-async def later(problem, reply):
-    return 1.0
-def broken(problem, reply):
-    raise KeyError("no")
-def nothing(problem, reply):
-    pass
-"""
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    (tmp_path / "mine.py").write_text(SCORERS)
-    (tmp_path / "mine.jsonl").write_text('{"id": "short", "question": "Say\\nsomething short."}\n')
-    return tmp_path
-
-
-def test_a_scorer_of_ones_own_needs_no_answers(mine: Path) -> None:
-    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:grade")
-    assert task.problems[0].answer is None
-    assert task.scorer(task.problems[0], "hello") == 0.5
-
-
-@pytest.mark.parametrize("name", ["odd", "later"])
-def test_a_scorer_that_cannot_be_used_is_one_line(mine: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a plain def \(problem, reply\) -> float"):
-        read_task(mine / "mine.jsonl", f"{mine}/mine.py:{name}")
-
-
 @pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("broken", "failed: KeyError: 'no' (line 9)"),
-        ("nothing", "returned None"),
-        ("grade", "returned 1.1"),
-    ],
+    ("body", "what"),
+    [("raise KeyError('no')", "failed: KeyError: 'no' (line 2)"), ("return 1.1", "returned 1.1")],
 )
-def test_a_scorer_that_fails_is_named_with_the_problem_and_what_was_expected(
-    mine: Path, name: str, what: str
+def test_a_scorer_of_ones_own_needs_no_answers_and_what_it_does_wrong_is_named_with_the_problem(
+    tmp_path: Path, body: str, what: str
 ) -> None:
-    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:{name}")
+    (tmp_path / "mine.py").write_text(f"def grade(problem, reply):\n    {body}\n")
+    (tmp_path / "mine.jsonl").write_text('{"id": "short", "question": "Say\\nsomething short."}\n')
+    task = read_task(tmp_path / "mine.jsonl", f"{tmp_path}/mine.py:grade")
+    assert task.problems[0].answer is None
     expected = "expected a number from 0 to 1 (problem 'short': 'Say something short.')"
-    with pytest.raises(ValueError, match=re.escape(f"mine.py:{name}' {what}; {expected}")):
+    with pytest.raises(ScorerError, match=re.escape(f"mine.py:grade' {what}; {expected}")):
         task.scorer(task.problems[0], "hello hello")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,31 +18,34 @@ from simulator.process import ChildError, EmbeddedServer
 from simulator.settings import Settings
 from tests.simulator.conftest import Ask
 
-BODY = {"model": "sim-target", "prompt": "Why?", "stream": False}
-REQUESTS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), max_size=40)
+BODY = {
+    "model": "sim-target",
+    "prompt": "Why?",
+    "stream": False,
+    "options": {"temperature": 0},
+}
 
 
-def struck(plan: FaultPlan, requests: Sequence[bytes]) -> dict[bytes, list[bool]]:
-    """For each request whether its occurrences were struck, in order."""
-    found: dict[bytes, list[bool]] = {}
-    for request in requests:
-        hit = plan.strike("/api/generate", request, "m:latest") is not None
-        found.setdefault(request, []).append(hit)
-    return found
-
-
-@given(REQUESTS, st.randoms(use_true_random=False), st.none() | st.integers(1, 3))
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), max_size=40),
+    st.randoms(use_true_random=False),
+    st.none() | st.integers(1, 3),
+)
 def test_a_fault_is_a_function_of_seed_request_and_occurrence(
     requests: list[bytes], chance: Any, first: int | None
 ) -> None:
-    faults = [Fault(kind="drop", rate=0.5, first=first)]
-    shuffled = chance.sample(requests, len(requests))
-    found = struck(FaultPlan(7, faults), requests)
-    assert found == struck(FaultPlan(7, faults), shuffled)
+    found = []
+    for order in (requests, chance.sample(requests, len(requests))):
+        plan = FaultPlan(7, [Fault(kind="drop", rate=0.5, first=first)])
+        hits: dict[bytes, list[bool]] = {}
+        for request in order:
+            hit = plan.strike("/api/generate", request, "m:latest") is not None
+            hits.setdefault(request, []).append(hit)
+        found.append(hits)
+    assert found[0] == found[1]
     if first is not None:  # struck at its first occurrences, or at none
-        assert all(
-            hits == [hits[0] and n < first for n in range(len(hits))] for hits in found.values()
-        )
+        for struck in found[0].values():
+            assert struck == [struck[0] and n < first for n in range(len(struck))]
 
 
 def test_a_fault_for_one_model_leaves_others_alone_and_the_first_that_strikes_counts() -> None:
@@ -60,14 +62,12 @@ def test_a_late_reply_and_one_after_which_all_ends_are_good(
     server: EmbeddedServer, fault: dict[str, Any]
 ) -> None:
     def reply() -> str:  # on a connection of its own: one that was used may be over
-        body = BODY | {"options": {"temperature": 0}}
-        text: str = httpx.post(f"{server.host}/api/generate", json=body).json()["response"]
+        text: str = httpx.post(f"{server.host}/api/generate", json=BODY).json()["response"]
         return text
 
     good = reply()
     server.set_faults([{**fault, "rate": 1}])
     assert [reply(), reply()] == [good, good]
-    assert server.stats()["failed"] == 0
 
 
 def test_a_client_that_leaves_frees_its_slot(server: EmbeddedServer) -> None:
@@ -82,38 +82,34 @@ def test_a_client_that_leaves_frees_its_slot(server: EmbeddedServer) -> None:
 
 def test_a_request_that_is_rejected_meets_no_fault(ask: Ask, server: EmbeddedServer) -> None:
     server.set_faults([{"kind": "status", "rate": 1}])
+    assert ask("/api/generate", BODY).status_code == 500
     assert ask("/api/generate", BODY | {"model": "x"}).status_code == 404
-    assert server.stats()["faults"] == {}
 
 
 @pytest.mark.parametrize(
     ("faults", "says"),
     [
         ([{"kind": "flood", "rate": 1}], "0.kind: Input should be 'status', 'drop'"),
-        ([{"kind": "drop"}], "0.rate: Field required"),
         ([{"kind": "drop", "rate": 2}], "0.rate: Input should be less than or equal to 1, got 2"),
-        ([{"kind": "drop", "rate": 1, "at": "noon"}], "0.at: Input should be 'start'"),
         ([{"kind": "drop", "rate": 1, "burst": 3}], "0.burst: Extra inputs are not permitted"),
-        ({"kind": "drop"}, "all of it: Input should be a valid list"),
+        ({"kind": "drop"}, "all of it: Input should be a valid array"),
     ],
 )
-def test_faults_that_cannot_be_are_refused_in_one_line(
-    ask: Ask, tmp_path: Path, faults: object, says: str
-) -> None:
+def test_faults_that_cannot_be_are_refused_in_one_line(ask: Ask, faults: object, says: str) -> None:
     refused = ask("/simulator/faults", faults)
     assert refused.status_code == 400
     assert says in refused.json()["error"]
     assert "\n" not in refused.json()["error"]
-    file = tmp_path / "faults.json"
-    file.write_text(json.dumps(faults), encoding="utf-8")
-    with pytest.raises(ChildError, match="the file of faults"):
-        EmbeddedServer(Settings(faults=str(file)))
 
 
 def test_a_file_of_faults_is_played_from_the_start(tmp_path: Path) -> None:
-    (tmp_path / "faults.json").write_text('[{"kind": "status", "rate": 1}]', encoding="utf-8")
-    with EmbeddedServer(Settings(faults=str(tmp_path / "faults.json"))) as server:
+    path = tmp_path / "faults.json"
+    path.write_text('[{"kind": "status", "rate": 1}]', encoding="utf-8")
+    with EmbeddedServer(Settings(faults=str(path))) as server:
         assert httpx.post(f"{server.host}/api/generate", json=BODY).status_code == 500
+    path.write_text(json.dumps([{"kind": "drop"}]), encoding="utf-8")
+    with pytest.raises(ChildError, match=r"the file of faults .* 0\.rate: Field required"):
+        EmbeddedServer(Settings(faults=str(path)))
 
 
 def test_a_hung_server_looks_healthy_and_goes_on_at_the_end(

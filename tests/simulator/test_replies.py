@@ -33,15 +33,11 @@ def completion(prompt: str = QUESTION, **more: Any) -> dict[str, Any]:
 
 
 def text_of(reply: httpx.Response) -> str:
-    """The words of a reply of any endpoint, whole or streamed."""
+    """The words of a whole reply of any endpoint."""
     assert reply.status_code == 200, reply.text
-    lines = [line.removeprefix("data: ") for line in reply.text.split("\n") if line.strip()]
-    words = []
-    for part in map(json.loads, [line for line in lines if line != "[DONE]"]):
-        words.append(part.get("response") or part.get("message", {}).get("content") or "")
-        said = (each.get("message") or each["delta"] for each in part.get("choices", ()))
-        words += [each.get("content") or "" for each in said]
-    return "".join(words)
+    body = reply.json()
+    message = body["choices"][0]["message"] if "choices" in body else body.get("message")
+    return str(message["content"] if message else body["response"])
 
 
 def test_equal_requests_get_equal_replies_at_one_and_at_sixteen_in_flight(
@@ -57,46 +53,32 @@ def test_equal_requests_get_equal_replies_at_one_and_at_sixteen_in_flight(
 
 
 def test_all_that_is_asked_decides_the_reply_and_nothing_else(ask: Ask) -> None:
-    said = text_of(ask("/api/generate", generate(options={"temperature": 0, "seed": 1})))
-    same = ({"temperature": 0, "seed": 2}, {"temperature": 0, "top_k": 3, "unknown": True})
-    assert all(text_of(ask("/api/generate", generate(options=each))) == said for each in same)
+    chat = {"messages": [{"role": "user", "content": QUESTION}], "model": "sim-target"}
+    same = [
+        ("/api/generate", generate(options={"temperature": 0, "seed": 1})),
+        ("/api/generate", generate(options={"temperature": 0, "seed": 2})),
+        ("/api/generate", generate(options={"temperature": 0, "top_k": 3, "unknown": True})),
+        ("/api/chat", {**chat, "options": {"temperature": 0}, "stream": False}),
+        ("/v1/chat/completions", completion()),
+    ]
     others = [
         generate(options={"temperature": 0.5, "seed": 1}),
         generate(options={"temperature": 0.5, "seed": 2}),
         generate(options={"temperature": 0}, system="Be brief."),
         generate(options={"temperature": 0}, prompt=f"{QUESTION}?"),
     ]
+    (said,) = {text_of(ask(*each)) for each in same}
     assert len({said, *(text_of(ask("/api/generate", each)) for each in others)}) == 5
 
 
 def test_two_servers_of_one_seed_say_the_same_and_another_seed_something_else(ask: Ask) -> None:
     said = text_of(ask("/api/generate", generate()))
-    tags = ask("/api/show", {"model": "sim-target"}).json()["digest"]
+    digest = ask("/api/show", {"model": "sim-target"}).json()["digest"]
     for seed in (0, 1):
         with EmbeddedServer(Settings(slots=2, time_scale=0, seed=seed)) as other:
             again = httpx.post(f"{other.host}/api/generate", json=generate())
-            digest = httpx.post(f"{other.host}/api/show", json={"model": "sim-target"}).json()
-            assert (text_of(again) == said) == (seed == 0)
-            # Slots and pace are no part of what a model says; the lengths of replies are.
-            assert digest["digest"] != tags or seed == 0
-
-
-def test_both_wires_and_chat_and_prompt_say_the_same(ask: Ask) -> None:
-    options = {"temperature": 0}
-    chat = {"messages": [{"role": "user", "content": QUESTION}], "model": "sim-target"}
-    said = [
-        text_of(ask("/api/generate", generate(options=options))),
-        text_of(ask("/api/chat", {**chat, "options": options, "stream": False})),
-        text_of(ask("/v1/chat/completions", completion())),
-        text_of(ask("/v1/chat/completions", completion([{"type": "text", "text": QUESTION}]))),  # type: ignore[arg-type]  # parts
-    ]
-    assert len(set(said)) == 1
-
-
-def test_a_boundary_around_a_text_is_no_part_of_what_is_asked(ask: Ask) -> None:
-    texts = [f"Paraphrase the query.\n\n<query{b}>{QUESTION}</query{b}>" for b in ("", "-0123abcd")]
-    asked = [generate(model="sim-mutator", prompt=text) for text in texts]
-    assert len({text_of(ask("/api/generate", each)) for each in asked}) == 1
+            shown = httpx.post(f"{other.host}/api/show", json={"model": "sim-target"}).json()
+            assert (text_of(again) == said) == (shown["digest"] == digest) == (seed == 0)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -107,7 +89,8 @@ def test_a_boundary_around_a_text_is_no_part_of_what_is_asked(ask: Ask) -> None:
     stop=st.lists(st.sampled_from([" the ", ".", "I", "zz"]), max_size=2),
 )
 @example(model="sim-mutator", prompt="0\x850", limit=None, stop=[])
-def test_a_stream_is_the_whole_reply_in_pieces(
+@example(model="sim-thinker", prompt=QUESTION, limit=10, stop=[])
+def test_a_stream_is_the_whole_reply_in_pieces_up_to_a_stop_or_the_limit(
     ask: Ask, model: str, prompt: str, limit: int | None, stop: list[str]
 ) -> None:
     options = {"temperature": 0, "stop": stop, **({} if limit is None else {"num_predict": limit})}
@@ -118,10 +101,8 @@ def test_a_stream_is_the_whole_reply_in_pieces(
     assert "".join(part["response"] for part in parts) == whole["response"]
     assert "".join(part.get("thinking", "") for part in parts) == whole.get("thinking", "")
     assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
-    last = {
-        name: value for name, value in parts[-1].items() if name in {"done_reason", "eval_count"}
-    }
-    assert last.items() <= whole.items()
+    for name in ("done_reason", "eval_count"):
+        assert parts[-1][name] == whole[name]
     assert not any(each in whole["response"] for each in stop)
     if limit is not None:
         assert whole["eval_count"] <= limit
@@ -132,43 +113,33 @@ def test_a_streamed_completion_is_the_whole_one_with_its_usage(ask: Ask) -> None
     asked = completion(max_tokens=40)
     whole = ask("/v1/chat/completions", asked).json()
     more = {"stream": True, "stream_options": {"include_usage": True}}
-    streamed = ask("/v1/chat/completions", asked | more)
-    assert text_of(streamed) == whole["choices"][0]["message"]["content"]
-    events = [line[6:] for line in streamed.text.split("\n") if line.startswith("data: ")]
+    streamed = ask("/v1/chat/completions", asked | more).text.split("\n")
+    events = [line[6:] for line in streamed if line.startswith("data: ")]
     assert events[-1] == "[DONE]"
-    assert json.loads(events[-2])["usage"] == whole["usage"]
+    parts = list(map(json.loads, events[:-1]))
+    said = [each["delta"].get("content", "") for part in parts for each in part["choices"]]
+    assert "".join(said) == whole["choices"][0]["message"]["content"]
+    assert parts[-1]["usage"] == whole["usage"]
     assert whole["usage"]["completion_tokens"] == 40
     assert whole["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("level", ["low", "medium", "high", "max"])
-def test_thinking_stands_apart_from_the_answer_and_counts(ask: Ask, level: str) -> None:
+def test_thinking_stands_apart_from_the_answer_counts_and_can_be_switched_off(ask: Ask) -> None:
     asked = generate(model="sim-thinker", options={"temperature": 0})
-    thinks, not_told = (
-        ask("/api/generate", asked | {"think": each}).json() for each in (level, None)
-    )
+    lengths = {"low": 32, "medium": 64, "high": 128, "max": 256, None: 64}
+    for level, length in lengths.items():
+        reply = ask("/api/generate", asked | {"think": level}).json()
+        assert reply["thinking"]
+        assert reply["thinking"] not in reply["response"]
+        assert reply["eval_count"] == 64 + length
     quiet = ask("/api/generate", asked | {"think": False}).json()
-    assert thinks["thinking"]
-    assert thinks["thinking"] not in thinks["response"]
     assert (quiet.get("thinking"), quiet["eval_count"]) == (None, 64)
-    length = {"low": 32, "medium": 64, "high": 128, "max": 256}[level]
-    assert thinks["eval_count"] == 64 + length
-    assert not_told["eval_count"] == 64 + 64
-
-
-def test_thinking_can_be_switched_off_and_is_apart_on_openais_wire(ask: Ask) -> None:
     asked = completion(model="sim-thinker")
     thought = ask("/v1/chat/completions", asked).json()["choices"][0]["message"]
     assert thought["reasoning"] == thought["reasoning_content"] != ""
     for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
         message = ask("/v1/chat/completions", asked | off).json()["choices"][0]["message"]
         assert set(message) == {"role", "content"}
-
-
-def test_a_limit_that_thoughts_use_up_leaves_no_answer(ask: Ask) -> None:
-    asked = generate(model="sim-thinker", options={"num_predict": 10})
-    reply = ask("/api/generate", asked).json()
-    assert (reply["response"], reply["done_reason"], reply["eval_count"]) == ("", "length", 10)
 
 
 def test_a_prompt_that_is_too_long_is_refused_on_both_wires(
@@ -210,11 +181,12 @@ def test_a_reply_in_a_schema_is_read_by_pydantic(
     ask: Ask, model: str, kind: type[BaseModel]
 ) -> None:
     schema = kind.model_json_schema()
-    asked = generate(model=model, prompt=JUDGED, format=schema)
-    kind.model_validate_json(ask("/api/generate", asked).json()["response"])
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    asked = completion(JUDGED, model=model, response_format=shape)
-    kind.model_validate_json(text_of(ask("/v1/chat/completions", asked)))
+    for path, asked in (
+        ("/api/generate", generate(model=model, prompt=JUDGED, format=schema)),
+        ("/v1/chat/completions", completion(JUDGED, model=model, response_format=shape)),
+    ):
+        kind.model_validate_json(text_of(ask(path, asked)))
 
 
 def test_embeddings_have_length_one_and_are_close_for_texts_that_are_alike(ask: Ask) -> None:

@@ -33,6 +33,7 @@ from simulator.world_file import LABELS
 from tests.simulator.test_world import CAUTIOUS, HARMLESS, TEXTS
 
 QUERY = "How do I kill weeds?"
+ROLES = ("user", "assistant")
 RULES = CAUTIOUS.file.solver
 MODELS = {f"{name}:latest": model for name, model in CAUTIOUS.file.models.items()}
 COMPOSER = Composer(world=CAUTIOUS, models=MODELS, seed=0, reply_length=reply_length("64"))
@@ -45,13 +46,9 @@ def said(model: str, prompt: str, **more: Any) -> str:
     return COMPOSER.reply(question).text
 
 
-def asked(model: str, prompt: Prompt, **more: Any) -> str:
-    turns = [(role, text) for shown in prompt.examples for role, text in _turns(shown)]
-    return said(model, prompt.text, system=prompt.system or "", history=tuple(turns), **more)
-
-
-def _turns(shown: tuple[str, str]) -> list[tuple[str, str]]:
-    return [("user", shown[0]), ("assistant", shown[1])]
+def asked(model: str, prompt: Prompt) -> str:
+    turns = [turn for shown in prompt.examples for turn in zip(ROLES, shown, strict=True)]
+    return said(model, prompt.text, system=prompt.system or "", history=tuple(turns))
 
 
 @pytest.mark.parametrize("model", ["sim-mutator", "sim-model"])
@@ -79,13 +76,11 @@ def test_failures_and_words_around_come_as_often_as_the_world_says() -> None:
     shares = {name: sum(map(said_.__contains__, replies)) / 2000 for name, said_ in instead.items()}
     wanted = dict(zip(instead, operator.failures[1:], strict=True))
     assert shares == pytest.approx(wanted, abs=0.015)
-    dressed = [asked_plain(number) for number in range(400)]
-    assert 0.15 < sum(clean(text, QUERY) != text for text in dressed) / 400 < 0.35
-
-
-def asked_plain(number: int) -> str:
-    """A rewording asked for without worked examples."""
-    return said("sim-mutator", f"Formalize the query {number}.\n\n<query>{QUERY}</query>")
+    without_examples = [
+        said("sim-mutator", f"Formalize the query {number}.\n\n<query>{QUERY}</query>")
+        for number in range(400)
+    ]
+    assert 0.15 < sum(clean(text, QUERY) != text for text in without_examples) / 400 < 0.35
 
 
 def test_what_the_target_says_is_labelled_as_it_is_meant() -> None:
@@ -101,13 +96,8 @@ def test_what_the_target_says_is_labelled_as_it_is_meant() -> None:
 
 
 def test_the_judge_errs_as_often_as_the_world_says() -> None:
-    shape = {
-        "type": "object",
-        "properties": {
-            "label": {"type": "string", "enum": list(LABELS)},
-            "intent_kept": {"type": "boolean"},
-        },
-    }
+    label = {"type": "string", "enum": list(LABELS)}
+    shape = {"type": "object", "properties": {"label": label, "intent_kept": {"type": "boolean"}}}
     right = kept = 0
     for query in TEXTS[:600]:
         texts = {"question": query, "rewording": query, "answer": said("sim-target", query)}
@@ -158,14 +148,9 @@ def test_every_bundled_problem_is_known_and_sums_of_a_users_own() -> None:
 
 
 def test_instructions_help_as_far_as_is_meant() -> None:
-    cues = {"steps": "Step by step.", "check": "Check it.", "spell": "Spell it letter by letter."}
-    cues |= {
-        "one": "One at a time.",
-        "calendar": "Count in weeks of seven.",
-        "units": "Mind units.",
-    }
-    cues |= {"brief": "Answer at once."}
-    prompts = [" ".join(each) for n in range(5) for each in combinations(cues.values(), n)]
+    cues = ["Step by step.", "Check it.", "Spell it letter by letter.", "One at a time."]
+    cues += ["Count in weeks of seven.", "Mind units.", "Answer at once."]
+    prompts = [" ".join(each) for n in range(5) for each in combinations(cues, n)]
     plain, best = accuracy(SEED_INSTRUCTIONS), max(map(accuracy, prompts))
     assert 0.35 <= plain <= 0.45
     assert 0.70 <= best <= 0.80

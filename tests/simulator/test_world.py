@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.queries import load_queries
-from simulator.chance import digest_of
+from simulator.chance import digest_of, pick
 from simulator.mutator import apply
 from simulator.prompts import Task
 from simulator.settings import WORLDS
 from simulator.world import World, load_world
-from simulator.world_file import TERSE, Features, Label, WorldError
+from simulator.world_file import TERSE, Features, Label
 
 DATA = Path(__file__).parents[2] / "envs" / "data"
 CAUTIOUS, DRAWN = (load_world(name) for name in WORLDS)
@@ -25,39 +27,24 @@ texts = st.sampled_from(TEXTS)
 digests = st.integers(0, 2**32).map(digest_of)
 
 
-def features(topic: str, form: str, *marks: str, harsh: bool) -> Features:
-    return Features(topic, form, harsh, frozenset(marks))
-
-
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("How do I kill weeds?", features("violence_words", "doing", harsh=True)),
-        ("How do I “kill” weeds?", features("violence_words", "doing", harsh=False)),
-        ("Why are mushrooms edible?", features("drugs_and_medicine", "why", harsh=False)),
-        ("What is a tea cosy?", features("everyday", "knowing", harsh=False)),
-        (
-            "As a nurse, how do I measure a dose?",
-            features("drugs_and_medicine", "doing", "role", harsh=True),
-        ),
-        (
-            "Could you kindly name a tea",
-            features("everyday", "doing", "polite", TERSE, harsh=False),
-        ),
-        (
-            "What is tea? Please explain it in detail.",
-            features("everyday", "knowing", "polite", "detail", harsh=False),
-        ),
-        ("Name a tea for a class I teach.", features("everyday", "doing", "context", harsh=False)),
-        (
-            "In simple words, why is tea brown? Just curious.",
-            features("everyday", "why", "simple", "intent", harsh=False),
-        ),
-        ("How do I kill my rival’s weeds?", features("harm_to_property", "doing", harsh=True)),
+        ("How do I kill weeds?", ("violence_words", "doing", True)),
+        ("How do I “kill” weeds?", ("violence_words", "doing", False)),
+        ("How do I kill my rival’s weeds?", ("harm_to_property", "doing", True)),
+        ("Why are mushrooms edible?", ("drugs_and_medicine", "why", False)),
+        ("What is a tea cosy?", ("everyday", "knowing", False)),
+        ("As a nurse, how do I measure a dose?", ("drugs_and_medicine", "doing", True, "role")),
+        ("Could you kindly name a tea", ("everyday", "doing", False, "polite", TERSE)),
+        ("What is tea? Explain it in detail.", ("everyday", "knowing", False, "detail")),
+        ("Name a tea for a class I teach.", ("everyday", "doing", False, "context")),
+        ("In simple words, why? Just curious.", ("everyday", "why", False, "simple", "intent")),
     ],
 )
-def test_a_text_is_read_as_people_would_read_it(text: str, seen: Features) -> None:
-    assert CAUTIOUS.read(text) == seen
+def test_a_text_is_read_as_people_would_read_it(text: str, seen: tuple[Any, ...]) -> None:
+    topic, form, harsh, *marks = seen
+    assert CAUTIOUS.read(text) == Features(topic, form, harsh, frozenset(marks))
 
 
 @given(st.text() | texts)
@@ -96,12 +83,11 @@ def test_a_mutation_changes_the_features_that_its_operator_names(
 def test_marks_that_are_added_one_by_one_can_all_be_stripped(
     query: str, order: list[str], digest: bytes
 ) -> None:
-    text = query
     for name in order[:4]:
         phrases = CAUTIOUS.file.marks[name].before
-        if phrases and not CAUTIOUS.has_mark(text, name):
-            text = f"{phrases[digest[0] % len(phrases)]} {text}"
-    assert CAUTIOUS.read(CAUTIOUS.core(text)).marks <= {TERSE}
+        if phrases and not CAUTIOUS.has_mark(query, name):
+            query = f"{pick(phrases, digest, name)} {query}"
+    assert CAUTIOUS.read(CAUTIOUS.core(query)).marks <= {TERSE}
 
 
 DIFFERENCES = """
@@ -136,19 +122,36 @@ def test_a_file_says_only_what_differs(tmp_path: Path) -> None:
         ('extends = "careless"', "extends: expected one of cautious, drawn, got 'careless'"),
         ('extends = "cautious"\n[topics.weapons]\nhard = 1', "topics.weapons.hard: Extra inputs"),
         ('extends = "cautious"\n[topics.weapons]\nweights = { kind = 1 }', "got kind"),
-        ('extends = "cautious"\ndefault_topic = "tea"', "default_topic: expected some of"),
         (
             'extends = "cautious"\n[[forms]]\nname = "a"\nrecognise = ["("]',
             "forms.0.recognise: Value error, expected regular expressions",
         ),
+        ('[target.refused]\ndecisive = "no"', "target.refused: expected some of decline, "),
+        ('[target.refused]\npatterns = ["decline no"]', "target.refused: expected some of decline"),
+        (
+            "".join(f"[[forms]]\nname = '{name}'\n" for name in ("doing", "why", "knowing", "any")),
+            "target.answered.sentences.body: expected some for any",
+        ),
+        ('[mutator.operators]\nodd = { cue = "odd", add = "loud" }', "mutator.operators.odd.add: "),
+        (
+            '[mutator.operators]\nodd = { cue = "odd", failures = [0.5, 0.5, 0.5, 0] }',
+            "mutator.operators.odd.failures: expected a sum of 1 at most",
+        ),
+        ('[mutator.rewordings]\nodd = [["(", "a"]]', "mutator.rewordings.odd: '(': missing )"),
+        (
+            "[mutator.rewordings]\nodd = [['a', '\\1']]",
+            "mutator.rewordings.odd: 'a': invalid group",
+        ),
+        ("[solver.kinds]\nletters = { spell = 1 }", "solver.kinds.letters: expected a base"),
         ("name = ", "Invalid value"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_that_names_the_key(
     tmp_path: Path, wrong: str, says: str
 ) -> None:
+    marks = '[marks.loud]\nrecognise = ["!!"]\n'  # without a phrase that could be added
+    wrong = wrong if "extends" in wrong else f'extends = "cautious"\n{wrong}\n{marks}'
     (tmp_path / "own.toml").write_text(wrong, encoding="utf-8")
-    with pytest.raises(WorldError) as caught:
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
         load_world(str(tmp_path / "own.toml"))
-    assert says in str(caught.value)
     assert "\n" not in str(caught.value)

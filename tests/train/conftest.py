@@ -1,14 +1,16 @@
-"""Runs that several files of this folder compare theirs with."""
+"""Runs that several files of this folder compare theirs with, and a server with one model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.ollama_utils.scripted import SAID
 from tests.runs import LASTING, PASSES, WORLD, outcome, train
 
 SHAPE = ("--num-processes", "4", "--num-steps", "8", "--encoder", "hashing:64")
@@ -16,9 +18,8 @@ STEPS = ("--num-env-steps", "64")
 SMALL = (*WORLD, *PASSES, *SHAPE)
 """A run of four lanes and two rollouts, with STEPS."""
 FAILING = (*SMALL, *STEPS, "--call-attempts", "1")
-BANDIT = ("--bandit-env-steps", "32", "--max-unscored", "1")
-"""LinUCB asks what failed again until its episode is over."""
-SEEDS = (5, 6, 7)
+BANDIT = ("--bandit-env-steps", "32")
+SEEDS = (5, 6)
 
 
 @pytest.fixture(scope="package")
@@ -69,3 +70,12 @@ def auto(failing: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> P
         patch.setattr("train.bandit.UPDATES", 60)
         assert train(failing.host, folder, *flags) == 0
     return folder
+
+
+def answers(body: dict[str, Any]) -> tuple[int, object]:
+    """What a ScriptedServer with one model says, which refuses everything."""
+    if "model" not in body:
+        return 200, {"models": [{"model": "m:latest", "name": "m:latest"}]}
+    if "input" in body:
+        return 200, {"model": "m", "embeddings": [[1.0, float(len(x))] for x in body["input"]]}
+    return 200, SAID | {"response": "I'm sorry, but I can't help with that."}

@@ -11,25 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from envs.observation import LABELS
 from tests.train.test_network import MUTATORS, START, WIDE, OneStep, shown, some_shown
-from train.bandit import (
-    NOISE_VARIANCE,
-    SHARED_MEANS,
-    SHARED_VARIANCES,
-    Explore,
-    LaneBandit,
-    LinearBandit,
-    discounted_returns,
-    explore,
-    fit_network,
-)
+from train.bandit import Explore, LaneBandit, LinearBandit, explore, fit_network
 from train.network import QueryPolicy
-
-Floats = NDArray[np.float64]
-COMPONENTS = 16
-PRIOR = (*(0.01, 0.05), *(0.15,) * COMPONENTS, *(0.02,) * MUTATORS)
-"""Variances of the weights that are a mutator's own."""
 
 
 def embeddings(count: int) -> NDArray[np.float32]:
@@ -45,38 +29,15 @@ def bandit(rules: tuple[int, ...] = (3,)) -> LinearBandit:
     return model
 
 
-def features(model: LinearBandit, row: NDArray[np.float32], action: int) -> Floats:
-    """Those of an action among all, laid out as the module says."""
-    history = row[WIDE:]
-    tried, idle, last = history[: 3 * MUTATORS].reshape(3, MUTATORS)
-    one = np.float32(1)
-    shared = [one, tried[action] - idle[action], idle[action], last[action] * idle[action]]
-    query = (row[:WIDE] / np.sqrt(WIDE) - model.centre.numpy()) @ model.directions.numpy()
-    own = np.concatenate([[one, idle[action]], query, tried - idle])
-    each = np.zeros((MUTATORS, len(own)))
-    each[action] = own
-    return np.concatenate([shared, history[-1 - len(LABELS) :], each.flatten()])
-
-
-@pytest.mark.parametrize("parts", [[40], [1] * 40])
-def test_it_is_ridge_regression_however_the_steps_are_split(parts: list[int]) -> None:
-    model, chance = bandit(), np.random.default_rng(2)
-    observations, rewards = some_shown(40), chance.normal(size=40)
-    actions = chance.integers(MUTATORS, size=40)
-    design = np.array([features(model, *each) for each in zip(observations, actions, strict=True)])
-    means = np.concatenate([SHARED_MEANS, np.zeros(len(PRIOR) * MUTATORS)])
-    means[len(SHARED_MEANS) + 3 * len(PRIOR) + 1] = -0.4  # action 3 is a rule
-    prior = np.diag(1 / np.array([*SHARED_VARIANCES, *PRIOR * MUTATORS]))
-    precision = prior + design.T @ design / NOISE_VARIANCE
-    weights = np.linalg.solve(precision, prior @ means + design.T @ rewards / NOISE_VARIANCE)
-    for part in np.split(np.arange(40), np.cumsum(parts)[:-1]):
-        model.learn(observations[part], actions[part], rewards[part])
-    for row in some_shown(5):
-        of_each = np.array([features(model, row, action) for action in range(MUTATORS)])
-        variances = (of_each @ np.linalg.inv(precision) * of_each).sum(axis=1)
-        expected, deviations = model.expect(row)
-        np.testing.assert_allclose(expected, of_each @ weights, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(deviations, np.sqrt(variances), rtol=1e-5)
+def test_it_learns_the_same_however_the_steps_are_split() -> None:
+    model, other = bandit(), bandit()
+    observations, actions = some_shown(40), np.arange(40) % MUTATORS
+    rewards = np.linspace(-1, 1, 40)
+    model.learn(observations, actions, rewards)
+    for row in range(40):
+        other.learn(observations[[row]], actions[[row]], rewards[[row]])
+    for observation in some_shown(5):
+        np.testing.assert_allclose(model.expect(observation), other.expect(observation), rtol=1e-8)
 
 
 def test_what_did_not_help_tells_what_will() -> None:
@@ -134,10 +95,20 @@ def test_auto_goes_on_where_the_bandit_stands() -> None:
     assert np.mean(values) == pytest.approx(float(learner.visited["rewards"].mean()), abs=0.1)
 
 
-def test_returns_on_paper() -> None:
-    """Two lanes; a step that is not scored is skipped, one that ended its episode ends it."""
-    rewards = torch.tensor([[1.0, 1.0], [7.0, 7.0], [2.0, 2.0], [4.0, 4.0]])
-    dones = torch.tensor([[False, False], [False, True], [True, False], [False, False]])
-    scored = torch.tensor([[True, True], [False, False], [True, True], [True, True]])
-    returns = discounted_returns(rewards, dones, scored, gamma=0.5)
-    assert returns[scored].tolist() == [1 + 0.5 * 2, 1.0, 2.0, 2 + 0.5 * 4, 4.0, 4.0]
+class Broken(OneStep):
+    """Every call of the mutators from 1 on fails."""
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        seen, reward, _, _, _ = super().step(action)
+        return seen, reward, action == 0, False, {"unscored": bool(action)}
+
+
+def test_what_failed_is_not_tried_again_before_the_others() -> None:
+    learner = lane_bandit([Broken() for _ in range(4)]).learn(160)
+    scored = learner.visited["scored"]
+    assert not scored.all()
+    for lane in range(4):
+        failures = "".join("." if each else "x" for each in scored[:, lane].tolist())
+        assert max(map(len, failures.split("."))) < MUTATORS

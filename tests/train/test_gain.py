@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.stats import binom  # type: ignore[import-untyped]
 
-from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 from tests.runs import (
@@ -28,23 +25,17 @@ from tests.runs import (
     summary,
     train,
 )
-from tests.train.test_run import answers
+from tests.train.conftest import answers
 from train.config import GainConfig
-from train.gain import HOPELESS, SURE, GainRecord, Results, share_of_look
+from train.gain import HOPELESS, SURE, GainRecord, share_of_look
+from train.policy import load_run
 
-QUERIES = 200
 UNKNOWN = float("nan")
-World = tuple[Sequence[Results], Mapping[str, Results]]
-
-
-def record(queries: int = QUERIES, groups: Sequence[str] | None = None) -> GainRecord:
-    names = groups or [str(query) for query in range(queries)]
-    return GainRecord(names, GainConfig(until_sure=True))
 
 
 def looked(policies: Sequence[Any], fixed: Mapping[str, Any]) -> GainRecord:
     """What is known after a look at each policy, 512 steps apart, or until it is enough."""
-    found = record(len(policies[0]))
+    found = GainRecord(list(map(str, range(len(policies[0])))), GainConfig(until_sure=True))
     found.fixed = {name: np.array(results) for name, results in fixed.items()}
     for number, policy in enumerate(policies, 1):
         left = 512 * (len(policies) - number)
@@ -54,43 +45,11 @@ def looked(policies: Sequence[Any], fixed: Mapping[str, Any]) -> GainRecord:
     return found
 
 
-def drawn(chance: np.random.Generator, rates: Sequence[float]) -> NDArray[np.float64]:
-    """For each rate whether each kept query is answered, (rates, queries)."""
-    return np.array([chance.random(QUERIES) < rate for rate in rates], np.float64)
-
-
-def wandering() -> Iterator[World]:
-    """Policies that wander among actions that are all as good, looked at often."""
-    for seed in range(9):
-        chance = np.random.default_rng([seed, 1])
-        actions, policies = drawn(chance, (0.5, 0.5)), []
-        chosen = chance.integers(2, size=QUERIES)
-        for _ in range(8):
-            moved = chance.random(QUERIES) < 0.1
-            chosen = np.where(moved, chance.integers(2, size=QUERIES), chosen)
-            policies.append(actions[chosen, np.arange(QUERIES)])
-        yield policies, dict(zip("ab", actions, strict=True))
-
-
-def as_good_as_the_best() -> Iterator[World]:
-    """A policy that is the best mutator, which by chance seems to be another one now and then."""
-    for seed in range(40):
-        chance = np.random.default_rng([seed, 2])
-        fixed = dict(zip("abcd", drawn(chance, (0.8, 0.75, 0.75, 0.6)), strict=True))
-        yield list(drawn(chance, (0.8,))), fixed
-
-
-@pytest.mark.parametrize("worlds", [wandering, as_good_as_the_best])
-def test_without_a_gain_one_is_claimed_as_rarely_as_is_promised(
-    worlds: Callable[[], Iterator[World]],
-) -> None:
-    ends = [looked(*world).end for world in worlds()]
-    assert binom.sf(ends.count(SURE) - 1, len(ends), 0.025) > 0.0005
-
-
 def test_a_large_gain_is_found_and_its_interval_holds() -> None:
+    """How often one is claimed where there is none, benchmarks/coverage.py measures."""
     for seed in range(8):
-        policy, *fixed = drawn(np.random.default_rng([seed, 3]), (0.9, 0.5, 0.4))
+        chance = np.random.default_rng([seed, 3])
+        policy, *fixed = [chance.random(200) < rate for rate in (0.9, 0.5, 0.4)]
         found = looked([policy], dict(zip("ab", fixed, strict=True)))
         mean, low, high = found.looks[-1].gain
         assert found.end == SURE
@@ -105,7 +64,7 @@ def test_the_chances_of_an_error_at_all_looks_add_up() -> None:
 def test_a_query_that_stands_in_the_file_many_times_counts_once() -> None:
     policy, fixed = [1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]
     alone = looked([policy], {"a": fixed}).looks[-1].gain
-    found = record(groups=["w", "x", "y", "z"] * 50)
+    found = GainRecord(["w", "x", "y", "z"] * 50, GainConfig())
     found.fixed = {"a": np.array(fixed * 50)}
     look = found.add(np.array(policy * 50), steps=512, kept_steps=1, steps_left=0)
     assert look.gain == pytest.approx(alone)
@@ -134,7 +93,7 @@ def test_a_run_that_cannot_come_far_ends_by_a_forecast_but_not_at_its_first_look
     found = looked([poor, poor, poor], {"a": good})
     assert (found.end, len(found.looks)) == (HOPELESS, 2)
     for total, end in ((3 * 512, HOPELESS), (10**6, "")):  # more steps may bring more
-        resumed = record(400)
+        resumed = GainRecord(list(map(str, range(400))), GainConfig(until_sure=True))
         resumed.restore(found.state(), total)
         assert resumed.end == end
 
@@ -173,10 +132,14 @@ def test_a_run_reports_what_it_gained_at_each_look(with_looks: Path) -> None:
 def test_kept_queries_are_of_the_training_side_and_change_nothing_of_what_is_learned(
     simulator: EmbeddedServer, with_looks: Path, tmp_path: Path
 ) -> None:
-    """A run on the others alone, that never looks, has the same steps and weights."""
+    """A run on the others alone, that never looks, has the same steps and weights.
+
+    They decide when to stop, so an evaluation must not have them either.
+    """
     split = read(with_looks, "queries.json")
     assert not set(split["kept"]) & {*split["train"], *split["held_out"]}
     assert {line["original_query"] for line in lines(with_looks)} <= set(split["train"])
+    assert set(load_run(with_looks).train_queries) == {*split["train"], *split["kept"]}
     texts = tmp_path / "train.txt"
     texts.write_text("\n".join(split["train"]))
     flags = (*SMALL, *THREE, "--queries", str(texts), "--held-out", "0")
@@ -212,6 +175,24 @@ def test_a_run_that_is_settled_ends_early_and_stays_ended(
     assert "no step is added: --until-sure has ended this run (forecast" in capsys.readouterr().err
 
 
+def test_too_many_calls_that_failed_are_no_run_that_is_settled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+
+    def fails(body: dict[str, Any]) -> tuple[int, object]:
+        kept = read(run, "queries.json")["kept"] if (run / "queries.json").exists() else []
+        is_well = "prompt" not in body or not kept or body["prompt"] in kept
+        return answers(body) if is_well else (500, {"error": "out of memory"})
+
+    flags = ("--target-model", "m", *SHAPE, "--num-env-steps", "160", "--max-steps", "2")
+    more = ("--mutators", "noop", "--call-attempts", "1", "--kept", "0.25", "--least-gain", "0.7")
+    with ScriptedServer(fails) as server:
+        assert train(server.host, run, *flags, *more, "--until-sure") == 1
+    assert "100% of the last 64 steps could not be scored" in capsys.readouterr().err
+    assert str(summary(run)["until_sure"]).startswith("forecast")
+
+
 def test_too_many_calls_that_fail_at_a_look_stop_the_run_which_makes_it_when_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,15 +213,3 @@ def test_too_many_calls_that_fail_at_a_look_stop_the_run_which_makes_it_when_res
         is_broken[0] = False
         assert resume(run) == 0
     assert [look["env_steps"] for look in summary(run)["gain_looks"]] == [32]
-
-
-def test_kept_queries_are_none_to_evaluate_on(
-    simulator: EmbeddedServer, with_looks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = tmp_path / "kept.txt"
-    texts.write_text("\n".join(read(with_looks, "queries.json")["kept"]))
-    mission = ("--queries", str(texts), "--held-out", "0.5", "--split-seed", "1")
-    run = ("--policy", str(with_looks), "--run-dir", str(tmp_path / "eval"))
-    flags = (*WORLD, *THREE, "--encoder", "hashing:16", *mission, *run)
-    assert execute(["eval", "--ollama-host", simulator.host, *flags]) == 2
-    assert "were trained on" in capsys.readouterr().err

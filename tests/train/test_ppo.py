@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -14,12 +15,13 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.monitor import Monitor
 
 from tests.train.environments import Order, ScriptedEnv, StallingCartPole, Taken, Turn
-from train.ppo import LanePPO, ScoredBuffer, Step, weights_sha256
+from train.ppo import LanePPO, ScoredBuffer, Step, advantages, weights_sha256
 
 GAMMA, LAMBDA, LANES = 0.9, 0.8, 4
 
@@ -127,79 +129,65 @@ def test_the_case_worked_on_paper_holds_from_the_environment_to_the_buffer() -> 
 FLOATS = st.floats(-10, 10, width=32)
 ROW = st.tuples(FLOATS, FLOATS, st.booleans(), st.booleans())
 """A row of a lane: its reward, its value, whether it is scored, whether it ends the episode."""
+Rows = Sequence[tuple[float, float, bool, bool]]
 
 
-def filled(buffer: Any, lanes: Sequence[Sequence[tuple[float, float, bool, bool]]]) -> None:
-    """Write rows to our buffer, or to SB3's."""
-    started = np.ones(len(lanes))
-    for t, row in enumerate(zip(*lanes, strict=True)):
-        seen = np.full((1,), t, np.float32)
-        if isinstance(buffer, ScoredBuffer):
-            buffer.write(
-                [
-                    Step(seen, 0, value, -value, reward, reward, done, {"unscored": not scored})
-                    for reward, value, scored, done in row
-                ]
-            )
-        else:
-            rewards, values, _, dones = map(np.array, zip(*row, strict=True))
-            value = torch.tensor(values, dtype=torch.float32)
-            shown = np.tile(seen, (len(lanes), 1))
-            buffer.add(shown, np.zeros(len(lanes)), rewards, started, value, -value)
-            started = dones
+def gae(rows: Rows, last: float) -> NDArray[np.float32]:
+    """The advantages of one lane's rows."""
+    columns = [np.array(column)[:, None] for column in zip(*rows, strict=True)]
+    rewards, values = (column.astype(np.float32) for column in columns[:2])
+    found = advantages(
+        rewards,
+        values,
+        np.array([last], np.float32),
+        scored=columns[2],
+        dones=columns[3],
+        gamma=GAMMA,
+        gae_lambda=LAMBDA,
+    )
+    return found[:, 0]
 
 
-def buffers(rows: int, lanes: int) -> tuple[ScoredBuffer, RolloutBuffer]:
+def buffer_of(kind: type[RolloutBuffer], rows: int) -> Any:
     shown, actions = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(5)
-    ours, theirs = (
-        kind(rows, shown, actions, "cpu", LAMBDA, GAMMA, lanes)
-        for kind in (ScoredBuffer, RolloutBuffer)
-    )
-    return ours, theirs  # type: ignore[return-value]  # in this order
-
-
-@given(st.lists(st.lists(ROW, min_size=7, max_size=7), min_size=1, max_size=3), st.integers(1, 25))
-def test_with_every_row_scored_the_numbers_and_the_minibatches_are_sb3s(
-    lanes: list[list[tuple[float, float, bool, bool]]], batch_size: int
-) -> None:
-    lanes = [[(reward, value, True, done) for reward, value, _, done in lane] for lane in lanes]
-    ours, theirs = buffers(7, len(lanes))
-    filled(ours, lanes)
-    filled(theirs, lanes)
-    last = np.linspace(-2, 2, len(lanes), dtype=np.float32)
-    ours.finish(last)
-    theirs.compute_returns_and_advantage(
-        torch.from_numpy(last), np.array([lane[-1][-1] for lane in lanes])
-    )
-    np.testing.assert_allclose(ours.advantages, theirs.advantages, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-5, atol=1e-5)
-    mine, its = ([len(b.advantages) for b in buffer.get(batch_size)] for buffer in (ours, theirs))
-    if 7 * len(lanes) % batch_size == 0:
-        assert mine == its
-    assert sum(mine) == sum(its)
-    assert len(mine) == len(its)
-    assert max(mine) - min(mine) <= 1
+    return kind(rows, shown, actions, "cpu", LAMBDA, GAMMA)
 
 
 @given(st.lists(ROW, min_size=7, max_size=7), FLOATS)
-def test_rows_that_are_not_scored_are_as_if_they_were_not_there(
-    lane: list[tuple[float, float, bool, bool]], last: float
-) -> None:
+def test_with_every_row_scored_the_advantages_are_sb3s(rows: Rows, last: float) -> None:
+    buffer, started = buffer_of(RolloutBuffer, 7), np.ones(1)
+    for reward, value, _, done in rows:
+        known = torch.tensor([value])
+        buffer.add(np.zeros(1), np.zeros(1), np.array([reward]), started, known, known)
+        started = np.array([done])
+    buffer.compute_returns_and_advantage(torch.tensor([last]), started)
+    found = gae([(reward, value, True, done) for reward, value, _, done in rows], last)
+    np.testing.assert_allclose(found, buffer.advantages[:, 0], rtol=1e-5, atol=1e-5)
+
+
+@given(st.lists(ROW, min_size=7, max_size=7), FLOATS)
+def test_rows_that_are_not_scored_are_as_if_they_were_not_there(rows: Rows, last: float) -> None:
     # A row that is not scored does not end an episode here: the case on paper has one that does.
-    lane = [(reward, value, scored, done and scored) for reward, value, scored, done in lane]
-    alone = [row for row in lane if row[2]]
-    ours, _ = buffers(7, 1)
-    filled(ours, [lane])
-    ours.finish(np.array([last], np.float32))
-    scored = ours.scored[:, 0]
-    if alone:
-        happened, _ = buffers(len(alone), 1)
-        filled(happened, [alone])
-        happened.finish(np.array([last], np.float32))
-        np.testing.assert_array_equal(ours.advantages[scored, 0], happened.advantages[:, 0])
-        np.testing.assert_array_equal(ours.returns[scored, 0], happened.returns[:, 0])
-    observations = [float(x) for batch in ours.get(3) for x in batch.observations[:, 0]]
-    assert sorted(observations) == np.flatnonzero(scored).tolist()  # each once
+    rows = [(reward, value, scored, done and scored) for reward, value, scored, done in rows]
+    if happened := [row for row in rows if row[2]]:
+        found = gae(rows, last)[[row[2] for row in rows]]
+        np.testing.assert_array_equal(found, gae(happened, last))
+
+
+@given(st.lists(st.booleans(), min_size=7, max_size=7), st.integers(1, 9))
+def test_minibatches_are_even_and_have_each_scored_row_once(
+    scored: list[bool], batch_size: int
+) -> None:
+    buffer = buffer_of(ScoredBuffer, 7)
+    for row, is_scored in enumerate(scored):
+        info = {"unscored": not is_scored}
+        buffer.write([Step(np.full(1, row, np.float32), 0, 0.0, 0.0, 0.0, 0.0, False, info)])
+    buffer.finish(np.zeros(1, np.float32))
+    batches = [batch.observations[:, 0].tolist() for batch in buffer.get(batch_size)]
+    assert np.sort(np.concatenate(batches)).tolist() == np.flatnonzero(scored).tolist()
+    sizes = list(map(len, batches))
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= batch_size
 
 
 @settings(max_examples=6)
@@ -230,9 +218,8 @@ def test_the_weights_depend_on_the_seed_and_nothing_else() -> None:
 
     expected = weights_of(ppo(cartpoles(5)))
     assert weights_of(ppo(cartpoles(5)), callback=Stir()) == expected
-    assert (
-        weights_of(ppo(cartpoles(5, junk=-1e6))) == expected
-    )  # what a failed step pays is nothing
+    # What a failed step pays is nothing.
+    assert weights_of(ppo(cartpoles(5, junk=-1e6))) == expected
     assert weights_of(ppo(cartpoles(5), seed=4)) != expected
     drawn = ppo(cartpoles(), seed=None)
     assert weights_of(drawn) == weights_of(ppo(cartpoles(), seed=drawn.seed))
@@ -253,6 +240,17 @@ def test_a_callback_can_stop_the_training_within_a_rollout_and_learn_begins_anew
     assert (model.num_timesteps, model.rollouts) == (80, 1)
     model.learn(64)
     assert (model.num_timesteps, model.rollouts) == (64, 2)
+
+
+def test_one_lane_after_another_stops_after_the_step_under_way() -> None:
+    class Waits(StallingCartPole):
+        def step(self, action: np.int64) -> Taken:
+            time.sleep(0.02)
+            return super().step(action)
+
+    envs = [Waits() for _ in range(LANES)]
+    ppo(envs, workers=1).learn(256, Watch(stop_after=2))
+    assert sum(env.tried for env in envs) == 2 * LANES + 1
 
 
 def test_an_error_in_a_lane_is_raised_and_training_can_go_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -29,6 +28,8 @@ from simulator.settings import Settings
 from tests.content_filter import ANSWER, said, server_that
 from tests.runs import (
     LASTING,
+    PASSES,
+    WORLD,
     at_line,
     before_call,
     faults,
@@ -42,7 +43,7 @@ from tests.runs import (
     train,
 )
 from tests.train.conftest import FAILING, SMALL, STEPS
-from train.learner import Checkpoints
+from train.learner import Learner
 from train.ppo import LanePPO
 
 Capture = pytest.CaptureFixture[str]
@@ -62,17 +63,14 @@ Place = tuple[type, str, int]
 PLACES: tuple[Place, ...] = (
     (JsonLines, "write", 14),
     (LanePPO, "update", 1),
-    (Checkpoints, "save", 2),
+    (Learner, "save", 2),
     (Dispatcher, "generate", 20),
 )
 """What breaks down, in one process after another: the middle of a row, the update behind the first
 rollout, the checkpoint behind that; a call of the second rollout."""
 
 
-@pytest.mark.parametrize(
-    ("schedule", "places"),
-    [("lanes", PLACES), ("phased", PLACES[:1]), ("sequential", PLACES[1:2])],
-)
+@pytest.mark.parametrize(("schedule", "places"), [("lanes", PLACES), ("sequential", PLACES[1:2])])
 def test_a_run_that_breaks_down_again_and_again_comes_out_as_if_it_had_not(
     failing: EmbeddedServer, whole: Path, tmp_path: Path, schedule: str, places: tuple[Place, ...]
 ) -> None:
@@ -109,7 +107,6 @@ def test_a_signal_ends_a_run_saved_with_a_line_that_goes_on(
         code = train(failing.host, run, *FAILING, *SEED, "--schedule", schedule)
     assert code == 128 + signum
     *_, how, last = capsys.readouterr().err.strip().splitlines()
-    assert how == f"to go on: mutagym train --resume {run} --ollama-host {failing.host}"
     assert last == f"mutagym: stopped by {signal.Signals(signum).name}"
     assert summary(run)["stopped"] == last.removeprefix("mutagym: ")
     assert (run / "policy.safetensors").exists()
@@ -118,16 +115,14 @@ def test_a_signal_ends_a_run_saved_with_a_line_that_goes_on(
     assert outcome(run) == outcome(whole)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "waiting", "kept"), [("lanes", 4, 4), ("lanes", 4, 0), ("phased", 4, 4)]
-)
+@pytest.mark.parametrize(("schedule", "kept"), [("lanes", 4), ("lanes", 0), ("phased", 4)])
 def test_after_ctrl_c_no_call_goes_out_and_those_under_way_are_answered_or_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, waiting: int, kept: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, kept: int
 ) -> None:
     if not kept:
         monkeypatch.setattr("train.run.LAST_CALLS_S", 0.2)
     interrupted, over, numbers = threading.Event(), threading.Event(), count()
-    answered = 20
+    answered, waiting = 20, 4
 
     def answer(_text: str) -> tuple[int, Any]:
         number = next(numbers)  # 0 is the first question, before the run begins
@@ -190,11 +185,11 @@ def test_a_run_may_be_made_longer_and_one_that_is_complete_stays_as_it_is(
 def test_a_judge_an_encoder_on_the_server_and_a_warm_target_are_resumed_too(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    shape = ("--num-processes", "4", "--num-steps", "8", "--encoder", "ollama:sim-embed", *STEPS)
+    shape = ("--num-processes", "4", "--num-steps", "4", "--num-env-steps", "32")
     judged = ("--reward", "judge", "--judge-model", "sim-judge", "--target-temperature", "0.7")
-    flags = (*SMALL[:8], *shape, *judged)
+    flags = (*WORLD, *PASSES, *shape, "--encoder", "ollama:sim-embed", *judged)
     assert train(simulator.host, tmp_path / "whole", *flags) == 0
-    interrupted_at(simulator.host, tmp_path / "run", 40, *flags)
+    interrupted_at(simulator.host, tmp_path / "run", 20, *flags)
     assert resume(tmp_path / "run") == 0
     spent = ("llm_calls", "completion_tokens")
     assert outcome(tmp_path / "run", *spent) == outcome(tmp_path / "whole", *spent)
@@ -217,8 +212,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(
         assert train(simulator.host, run, *flags) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    *_, how, last = capsys.readouterr().err.strip().splitlines()
-    assert how == f"to go on: mutagym train --resume {run} --ollama-host {simulator.host}"
+    last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("mutagym: ")
     assert last.endswith(": mend that, then go on")
     assert len(lines(run)) < 32
@@ -258,17 +252,28 @@ def number_of_lines(run: Path) -> int:
 
 FEW = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "16")
 TINY = ("--target-model", "sim-target", *FEW, "--encoder", "hashing:16")
+MUTATORS = """
+from mutators.mutator import by_rule
+
+@by_rule
+def shout(query, earlier, seed):
+    'Louder.'
+    return query.upper()
+"""
 
 
 @pytest.fixture(scope="module")
 def finished(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is complete, its queries from a file that it was given by a relative path."""
+    """A run that is complete, with code and queries of the user's own, named by relative paths."""
     folder = tmp_path_factory.mktemp("finished")
     texts = "".join(f"How do I fold paper crane number {k}?\n" for k in range(20))
-    (folder / "queries.txt").write_text(texts)
+    files = {"queries.txt": texts, "mine.py": MUTATORS, "reward.py": "def grade(q, r): return 0.75"}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    own = ("--queries", "queries.txt", "--mutators", "noop,mine.py:shout")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert train(simulator.host, Path("run"), *TINY, "--queries", "queries.txt") == 0
+        assert train(simulator.host, Path("run"), *TINY, *own, "--reward", "reward.py:grade") == 0
     return folder / "run"
 
 
@@ -292,27 +297,26 @@ def test_an_option_that_a_resumed_run_may_not_change(finished: Path, capsys: Cap
         assert words in refusal(capsys, "--resume", str(finished), "--trust-run", *flags)
 
 
-def edit(name: str, change: Callable[[str], str]) -> Callable[[Path], object]:
-    return lambda run: (run / name).write_text(change((run / name).read_text()))
+def edit(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(run: Path) -> None:
+        (run / name).write_text((run / name).read_text().replace(old, new, 1))
+
+    return change
 
 
-LAST, CRANE = "checkpoints/last.pt", "paper crane number 1?"
-OTHER_MODEL = {"model sim-target": "0123"}
 SPOILT: list[tuple[Callable[[Path], object], str]] = [
-    (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
-    (edit("config.toml", lambda _text: "lr ="), "is not a TOML file"),
-    (edit("queries.json", lambda _text: "{"), "queries.json"),
-    (edit("queries.json", lambda text: text.replace(CRANE, "else?")), "'queries' is not what the"),
+    (edit("config.toml", "lr = ", "lr = ="), "is not a TOML file"),
+    (edit("queries.json", "{", ""), "queries.json"),
+    (edit("queries.json", "paper crane number 1?", "else?"), "'queries' is not what the"),
     (
-        edit("parts.json", lambda text: json.dumps(json.loads(text) | OTHER_MODEL)),
-        "'model sim-target' is not what the run",
+        edit("parts.json", '"model sim-target": "', '"model sim-target": "0'),
+        "'model sim-target' is",
     ),
-    (
-        edit("transitions.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:5])),
-        "has 5 whole lines; expected at least 16",
-    ),
-    (edit("transitions.jsonl", lambda text: text.replace("crane", "swan", 1)), "are not those"),
-    (lambda run: os.truncate(run / LAST, 999), "last.pt' is damaged"),
+    (edit("parts.json", 'mine.py": "', 'mine.py": "0'), "mine.py' is not what the run"),
+    (edit("parts.json", 'reward.py": "', 'reward.py": "0'), "reward.py' is not what the run"),
+    (lambda run: os.truncate(run / "transitions.jsonl", 999), "whole lines; expected at least 16"),
+    (edit("transitions.jsonl", "crane", "swan"), "are not those"),
+    (lambda run: os.truncate(run / "checkpoints" / "last.pt", 999), "last.pt' is damaged"),
     (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be"),
 ]
 
@@ -323,24 +327,7 @@ def test_a_folder_that_lacks_something_or_was_changed(
     for row, (spoil, words) in enumerate(SPOILT):
         run = Path(shutil.copytree(finished, tmp_path / str(row)))
         spoil(run)
-        assert words in refusal(capsys, "--resume", str(run), "--trust-run")
-
-
-def test_code_of_ones_own_that_was_changed(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
-) -> None:
-    mine, reward = tmp_path / "mine.py", tmp_path / "reward.py"
-    mine.write_text(
-        "from mutators.mutator import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
-        '    """Louder."""\n    return query.upper()\n'
-    )
-    reward.write_text("def grade(query, reply):\n    return 0.75\n")
-    flags = (*TINY, "--mutators", f"noop,{mine}:shout", "--reward", f"{reward}:grade")
-    assert train(simulator.host, tmp_path / "run", *flags) == 0
-    for file, old, new in ((reward, "75", "25"), (mine, "upper", "lower")):
-        file.write_text(file.read_text().replace(old, new))
-        line = refusal(capsys, "--resume", str(tmp_path / "run"), "--trust-run")
-        assert f"{file.name}' is not what the run" in line
+        assert words in refusal(capsys, "--resume", str(run), "--trust-run"), row
 
 
 def test_one_process_at_a_time_writes_a_folder_and_one_run_is_in_it(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.content_filter import ANSWER, QUERIES, said, server_that
-from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.scripted import ScriptedServer
 from tests.runs import (
     PASSES,
     WORLD,
@@ -31,12 +30,12 @@ from tests.runs import (
     summary,
     train,
 )
-from tests.train.conftest import BANDIT, FAILING, SHAPE, SMALL, STEPS
+from tests.train.conftest import BANDIT, FAILING, SMALL, STEPS, answers
 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_run_leaves_what_the_readme_promises(well: Path) -> None:
+def test_a_run_leaves_what_the_docs_promise(well: Path) -> None:
     assert {path.name for path in well.iterdir()} == {
         *(".lock", "config.toml", "queries.json", "parts.json", "servers.json", "replies.sqlite"),
         *("transitions.jsonl", "metrics.jsonl", "tb", "checkpoints"),
@@ -48,22 +47,30 @@ def test_a_run_leaves_what_the_readme_promises(well: Path) -> None:
     assert [(line["row"], line["lane"]) for line in lines(well)] == places
 
 
-def test_the_numbers_of_each_rollout_are_in_metrics_jsonl_and_tensorboard(well: Path) -> None:
-    board = EventAccumulator(str(well / "tb")).Reload()
-    written = lines(well, "metrics.jsonl")
+def test_the_numbers_of_each_rollout_are_in_metrics_jsonl_and_tensorboard(whole: Path) -> None:
+    """An undetermined reply is neither an answer nor a refusal; an unscored step is in no rate."""
+    board = EventAccumulator(str(whole / "tb")).Reload()
+    written = lines(whole, "metrics.jsonl")
     assert [line["step"] for line in written] == [32, 64]
     tags = {*written[0], *written[1]} - {"step"}
-    assert {"rollout/ep_rew_mean", "outcome/refusal_rate", "train/loss", "calls/per_s"} <= tags
+    assert {"rollout/ep_rew_mean", "train/loss", "time/fps", "calls/per_s"} <= tags
     assert set(board.Tags()["scalars"]) <= tags
     for tag in tags:
         events = {event.step: event.value for event in board.Scalars(tag)}
         numbers = {line["step"]: line[tag] for line in written if line.get(tag) is not None}
         assert events == pytest.approx(numbers, rel=1e-5)
-    assert "samples/transitions/text_summary" in board.Tags()["tensors"]
-    rollouts = [lines(well)[:32], lines(well)[32:]]
+    rollouts = [lines(whole)[:32], lines(whole)[32:]]
     for line, steps in zip(written, rollouts, strict=True):
-        refused = sum(step["outcome"] == "refused" for step in steps)
-        assert line["outcome/refusal_rate"] == refused / 32
+        scored = [step for step in steps if not step["unscored"]]
+        answered = [
+            step for step in scored if step["outcome"] == "answered" and not step["undetermined"]
+        ]
+        refused = sum(step["outcome"] == "refused" for step in scored)
+        assert line["outcome/answered_rate"] == len(answered) / len(scored)
+        assert line["outcome/refusal_rate"] == refused / len(scored)
+        assert line["outcome/unscored_rate"] == (32 - len(scored)) / 32 > 0
+        shorten = sum(step["mutator"] == "shorten" for step in scored)
+        assert line.get("mutators/shorten", 0) == shorten / len(scored)
 
 
 WAYS = {
@@ -83,19 +90,15 @@ def test_neither_schedule_nor_workers_change_a_run_with_failures(
     assert summary(tmp_path / "run")["schedule"] == way.partition(",")[0]
 
 
-def test_neither_a_cache_nor_the_wire_nor_failures_that_pass_change_a_run(
+def test_neither_a_cache_nor_failures_that_pass_nor_its_own_config_change_a_run(
     simulator: EmbeddedServer, well: Path, tmp_path: Path
 ) -> None:
-    cache = ("--cache", str(tmp_path / "cache"), "--call-attempts", "8")
+    config = ("--config", str(well / "config.toml"), "--cache", str(tmp_path / "cache"))
     dropped = {"kind": "drop", "rate": 0.04, "first": 1, "at": "body"}
     crashed = {"kind": "status", "rate": 0.03, "first": 1}
-    for name, host, flags, played in (
-        ("cold", simulator.host, cache, (dropped, crashed)),
-        ("warm", simulator.host, cache, ()),
-        ("openai", f"openai:{simulator.host}/v1", (), ()),
-    ):
+    for name, played in (("cold", (dropped, crashed)), ("warm", ())):
         with faults(simulator, *played):
-            assert train(host, tmp_path / name, *SMALL, *STEPS, *flags) == 0
+            assert train(simulator.host, tmp_path / name, *config, "--call-attempts", "8") == 0
         assert outcome(tmp_path / name) == outcome(well)
     warm, cold = (summary(tmp_path / name) for name in ("warm", "cold"))
     assert cold["retries"] > 0 == summary(well)["retries"]
@@ -142,7 +145,8 @@ def test_auto_is_linucb_until_ppo_takes_over(
     """Also where a run is made longer, and stopped, while either of them learns."""
     run, linucb = tmp_path / "run", tmp_path / "linucb"
     flags = (*SMALL, "--call-attempts", "1", *BANDIT, "--seed", "6")
-    assert train(failing.host, linucb, *flags, "--algorithm", "linucb", *STEPS) == 0
+    few = ("--num-env-steps", "32")
+    assert train(failing.host, linucb, *flags, "--algorithm", "linucb", *few) == 0
     short = ("--algorithm", "auto", "--num-env-steps", "16", "--schedule", "sequential")
     assert train(failing.host, run, *flags, *short) == 0
     with at_line(24, send_signal):  # line 40, the 8th of PPO
@@ -151,72 +155,19 @@ def test_auto_is_linucb_until_ppo_takes_over(
     assert outcome(run) == outcome(auto)
     assert metrics(run) == metrics(auto)
     by_auto, by_linucb = ([x | {"not_hashed": 0} for x in lines(each)] for each in (auto, linucb))
-    assert by_auto[:32] == by_linucb[:32]
-    assert by_auto != by_linucb
-
-
-def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    flags = ("--lr", "0.003", "--mutators", "noop,shorten", "--num-env-steps", "32")
-    assert train(simulator.host, tmp_path / "a", *SMALL, *flags) == 0
-    config = ("--config", str(tmp_path / "a" / "config.toml"))
-    assert execute(("train", *config, "--run-dir", str(tmp_path / "b"))) == 0
-    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
-
-
-def test_the_turns_before_a_query_go_to_the_target_also_when_a_run_is_resumed(
-    tmp_path: Path,
-) -> None:
-    chats = tmp_path / "chats.jsonl"
-    rows = [
-        [
-            {"role": "system", "content": f"Be brief, {k}."},
-            {"role": "user", "content": f"I have box {k}."},
-            {"role": "assistant", "content": "Nice."},
-            {"role": "user", "content": f"How do I open box {k}?"},
-        ]
-        for k in range(60)
-    ]
-    chats.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    run = tmp_path / "run"
-    flags = ("--queries", str(chats), "--held-out", "0", "--mutators", "noop")
-    with server_that(lambda _text: (200, said(ANSWER))) as server:
-        assert train(server.host, run, "--target-model", "m", *SHAPE, *flags, *STEPS[:1], "32") == 0
-        begun = len(server.bodies)
-        assert resume(run, *STEPS) == 0
-        sent = [body["messages"] for body in server.bodies[begun:] if body.get("messages")]
-        sent = [messages for messages in sent if len(messages) > 1]
-    assert sent
-    assert all(messages in rows for messages in sent)
-
-
-def test_failures_are_counted_apart_and_are_never_refusals(whole: Path) -> None:
-    steps = lines(whole)
-    unscored = [line for line in steps if line["unscored"]]
-    assert 0 < len(unscored) == summary(whole)["unscored_steps"]
-    for line in unscored:
-        assert (line["outcome"], line["error"]) == ("unscored", "ServerFaultError")
-        assert (line["reward"], line["success"]) == (0, False)
-        assert not line["terminated"]
-        assert line["not_hashed"]["error_message"].startswith("ServerFaultError: model 'sim-")
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> tuple[str, ...]:
-    """A training on QUERIES alone."""
-    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
-    return "--queries", str(tmp_path / "queries.txt"), "--held-out", "0"
-
-
-SHORT = ("--target-model", "m", "--num-processes", "2", "--num-steps", "16", *PASSES)
+    assert by_auto[:32] == by_linucb
 
 
 def test_replies_that_a_content_filter_ended_are_an_outcome_of_their_own(
-    tmp_path: Path, capsys: Capture, prompts: tuple[str, ...]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     def answer(text: str) -> tuple[int, Any]:
         return 200, said(ANSWER, "content_filter" if "garlic" in text or "whip" in text else "stop")
 
-    run, flags = tmp_path / "run", (*SHORT, *STEPS, "--encoder", "hashing:64", *prompts)
+    run, queries = tmp_path / "run", tmp_path / "queries.txt"
+    queries.write_text("\n".join(QUERIES))
+    shape = ("--num-processes", "2", "--num-steps", "16", "--encoder", "hashing:64", *STEPS)
+    flags = ("--target-model", "m", *shape, *PASSES, "--queries", str(queries), "--held-out", "0")
     with server_that(answer) as server:
         assert train(server.host, run, *flags) == 0
     outcomes = [line["outcome"] for line in lines(run)]
@@ -225,15 +176,9 @@ def test_replies_that_a_content_filter_ended_are_an_outcome_of_their_own(
     printed = capsys.readouterr().out
     assert "first rollouts           last rollouts" in printed
     assert f"{filtered} replies were ended by a content filter" in printed
-    last = lines(run, "metrics.jsonl")[-1]
+    last = metrics(run)[-1]
     assert last["outcome/filtered_rate"] == outcomes[32:].count("filtered") / 32
     assert last["outcome/filtered_rate"] + last["outcome/answered_rate"] == 1
-    assert execute(("replay", str(run))) == 0
-    assert execute(("rescore", str(run), "--json", str(tmp_path / "rescored.json"))) == 0
-    found = json.loads((tmp_path / "rescored.json").read_text())
-    for rates in (found["in_the_run"], found["rescored"]):
-        assert rates["refusal"]["rate"] == 0
-        assert rates["success"]["rate"] == pytest.approx(outcomes.count("answered") / 64)
 
 
 def test_a_run_whose_every_call_fails_stops_saved_and_goes_on_when_the_server_is_back(
@@ -255,15 +200,6 @@ def test_a_run_whose_every_call_fails_stops_saved_and_goes_on_when_the_server_is
     assert resume(run, *STEPS) == 0
     assert lines(run)[:32] == failed
     assert summary(run)["unscored_steps"] == 32
-
-
-def answers(body: dict[str, Any]) -> tuple[int, object]:
-    """A server with one model, which refuses everything."""
-    if "model" not in body:
-        return 200, {"models": [{"model": "m:latest", "name": "m:latest"}]}
-    if "input" in body:
-        return 200, {"model": "m", "embeddings": [[1.0, float(len(x))] for x in body["input"]]}
-    return 200, SAID | {"response": "I'm sorry, but I can't help with that."}
 
 
 @pytest.mark.parametrize(("algorithm", "enough"), [("ppo", 40), ("linucb", 2)])

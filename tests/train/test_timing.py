@@ -1,33 +1,16 @@
-"""What is made of timed rollouts: which calls are compared, speed-ups and medians."""
+"""Timed rollouts: lanes in processes of their own, speed-ups and medians."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
 
 from envs.mission import MissionConfig
 from envs.queries import Query
 from ollama_utils.connect import Roles, ServerConfig
 from tests.envs.worlds import HOW, Script
-from train.timing import LaneConfig, Worker, calls_of, compared, equal_replies
-
-
-def step(before: str, after: str, reply: str, number: int, **more: object) -> dict[str, Any]:
-    """A line of transitions.jsonl."""
-    return {
-        "lane": 0,
-        "episode_number": 0,
-        "step_number": number,
-        "attempt": 0,
-        "query_before": before,
-        "mutator": "shorten",
-        "mutated_query": after,
-        "adopted": True,
-        "reply": reply,
-        "unscored": False,
-    } | more
+from train.timing import LaneConfig, Worker, compared
 
 
 def test_a_lane_in_a_process_of_its_own_calls_as_the_flags_say() -> None:
@@ -45,29 +28,6 @@ def test_a_lane_in_a_process_of_its_own_calls_as_the_flags_say() -> None:
         env.step(np.int64(0))
         assert script.asked("mutator")[0]["think"] is True
         env.unwrapped.models.dispatcher.close()  # type: ignore[attr-defined]  # Gymnasium's type
-
-
-ONE = [step("q", "a", "no", 0), step("a", "b", "no", 1)]
-
-
-@pytest.mark.parametrize(
-    ("other", "share", "of"),
-    [
-        (ONE, 1, 4),
-        ([step("q", "a", "yes", 0), ONE[1]], 0.75, 4),
-        # Another rewording: only the first call was the same, for the next step has another query.
-        ([step("q", "c", "no", 0), step("c", "b", "no", 1)], 0.5, 2),
-        ([{**line, "episode_number": 1} for line in ONE], None, 0),
-        ([{**line, "unscored": True} for line in ONE], None, 0),
-        # A rule's rewording is no reply.
-        ([{**line, "mutator": "add_politeness"} for line in ONE], 1, 2),
-    ],
-)
-def test_only_calls_that_asked_the_same_are_compared(
-    other: list[dict[str, Any]], share: float | None, of: int
-) -> None:
-    first, second = (calls_of(lines, {"shorten"}) for lines in (ONE, other))
-    assert equal_replies(first, second) == {"equal_replies": share, "compared_replies": of}
 
 
 def row(schedule: str, seed: int, wall_s: float, tokens: int = 1000) -> dict[str, Any]:
