@@ -56,7 +56,7 @@ docs: install ## Build the site of docs/, site/index.html; a warning is an error
 	$(BIN)/python -m cli.reference docs/commands.md
 	$(BIN)/zensical build --clean --strict
 
-docs-test: install ## Run every command of the documentation against the simulator
+docs-test: $(REAL) ## Run every command of the documentation against the simulator
 	$(BIN)/pytest -n 2 --dist worksteal -m docs tests/docs
 
 SOAK_MINUTES ?= 20
