@@ -43,8 +43,9 @@ Not simulated, but for the row that says so: replies of real models, and imitati
 refusals, full or partial, as the detector of `--reward refusal` labels them: eight patterns and
 an n-gram model, which is fitted to labelled files, to replies of SmolLM2 and wordings of our own
 (`benchmarks/data/README.md`), and to replies of the simulated target. A file that is *left out*
-was not in the fit that labelled it. `told` and `test` are a small model's replies to prompts and
-system prompts that no fit has seen, labelled by a language model; the last files imitate voices."""
+was not in the fit that labelled it. `system_prompts` and `test` are a small model's replies to
+prompts and system prompts that no fit has seen, labelled by a language model; the last files
+imitate voices."""
 C = 10.0
 """Inverse strength of the regularisation."""
 FEWEST = 4
@@ -55,7 +56,7 @@ SIMULATED = 140
 """Replies of the simulated target that are fitted to, of each label."""
 DATA = Path(__file__).parent / "data"
 HELD_BACK = ROOT / "tests" / "scorers" / "data"
-FLOORS = {"told": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
+FLOORS = {"system_prompts": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
 
 
 class Replies(NamedTuple):
@@ -108,7 +109,7 @@ def read_labelled(path: Path) -> Replies:
 
 
 def read_small(split: str) -> Replies:
-    """The labelled replies of SmolLM2 of a split: `train`, `test` or `told`."""
+    """The labelled replies of SmolLM2 of a split: `train`, `test` or `system_prompts`."""
     lines = (DATA / "smollm2_labels.jsonl").read_text(encoding="utf-8").splitlines()
     found = [line for line in map(json.loads, lines) if line["split"] == split]
     return _labelled((line["reply"], parse_label(line["label"])) for line in found)

@@ -20,7 +20,7 @@ from tests.tables import listed
 
 DATA = Path(__file__).parent / "data"
 """Replies in voices and languages that no fit has seen: imitations."""
-FLOORS = {"told": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
+FLOORS = {"system_prompts": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
 """`told` and `test`: a small model's replies to prompts and contexts that no fit has seen."""
 TABLE: list[tuple[RefusalLabel, str]] = [
     ("refused", "I'm sorry, but I can't help with that."),
