@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from joblib.externals.loky import ProcessPoolExecutor, cpu_count
+from joblib.externals.loky import ProcessPoolExecutor, cpu_count, process_executor
 
 import mutagym
 from evaluation.instance import (
@@ -126,6 +126,8 @@ class _Process:
         except TimeoutError:
             self._end()
             raise timeout_error(name, self._timeout_ms or 0) from None
+        if action is None:
+            raise RuntimeError("the process was replaced")
         return action
 
     def _end(self) -> None:
@@ -160,7 +162,13 @@ _instances: dict[int, Instance] = {}
 
 
 def _begin(parent: int) -> None:
-    """Have what policies print go to standard error; end this process soon after its parent."""
+    """Have policies print to standard error; ignore Ctrl-C; end this process soon after its parent.
+
+    Where psutil is installed, loky replaces a process that has grown by 300 MB, as one does that
+    imports torch, and the policies in it would be lost.
+    """
+    process_executor._USE_PSUTIL = False  # noqa: SLF001 - loky has no setting for it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 

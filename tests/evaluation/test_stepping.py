@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -47,6 +48,18 @@ BY_NETWORK = [
 ]
 WAYS = {"batch": BY_BATCH + BY_NETWORK, "torch": BY_NETWORK}
 """The policies that a wrapper can serve, where it cannot serve all."""
+
+GROWING = """
+import types
+size = 0
+class Process:
+    def __init__(self, number): pass
+    def memory_info(self):
+        global size
+        size += 2**30
+        return types.SimpleNamespace(rss=size)
+"""
+"""A psutil by which every process grows."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +136,22 @@ def test_a_process_that_gets_a_signal_between_two_steps_takes_no_policy_with_it(
     assert actions == expected
     last = int(file.read_text().split()[-1])
     assert (last == worker) == (number == signal.SIGINT)
+
+
+def test_a_process_that_grows_keeps_its_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where psutil is installed, loky looks once a second how much memory a process has."""
+    (tmp_path / "psutil.py").write_text(GROWING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    file = tmp_path / "processes"
+    with closing(PolicyStepper("process", jobs=1)) as stepper:
+        policy = stepper.begin(source(Wanderer, file=file), 0, group=0, group_seed=0)
+        policy(view(0, 0))
+        time.sleep(1.1)
+        actions = [policy(view(0, step)) for step in range(1, 3)]
+    assert None not in actions
+    assert len(set(file.read_text().split())) == 1
 
 
 def test_closing_a_stepper_ends_steps_under_way_in_processes(tmp_path: Path) -> None:
