@@ -63,8 +63,7 @@ class TimedSimulator(SimulatorConfig):
     """The simulator at its own pace, with slots to be kept busy."""
 
     slots: Count = 16
-    """Calls one model serves at once (OLLAMA_NUM_PARALLEL); also those of `--ollama-host
-    smollm2`."""
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL), also of `smollm2` and `gguf:`."""
     time_scale: Positive = 1.0
     """1 is 4 ms a token; 0.1 is ten times faster."""
 

@@ -64,6 +64,7 @@ NAMED = (OSError, OllamaError, EncodingError)
 
 COMMANDS = {
     "train": "Train a policy to choose how a query is reworded; --config FILE has its flags",
+    "headroom": "Measure whether a policy is worth training, before it is trained",
     "eval": "Compare policies on held-out queries, several missions, episodes and agents at once",
     "ask": "Reword a query as a trained policy does, ask the target, show what came of it",
     "proxy": "Serve your model, the last user message reworded by a trained policy; both APIs",

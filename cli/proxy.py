@@ -20,11 +20,20 @@ from cyclopts import Parameter
 from envs.mission import MissionConfig, RewordingConfig
 from evaluation.single_queries import open_source, query_context, reword_once
 from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
-from ollama_utils.hosts import is_loopback, parse_host, parse_openai_host, server_url, speaks_openai
+from ollama_utils.hosts import (
+    is_child,
+    is_loopback,
+    parse_host,
+    parse_openai_host,
+    server_url,
+    speaks_openai,
+)
 from ollama_utils.threads import submit
 from records.errors import UserError, as_user_error
 from records.settings import Port, Seed
 from records.terminal import printable
+from scorers.labels import REFUSALS
+from scorers.refusal import label_refusal
 
 if TYPE_CHECKING:
     from evaluation.policies import PolicySource
@@ -73,10 +82,14 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
             )
         reword = None if config.passthrough else _reworder(config, source, connection)
         timeout_s = config.server.call_timeout_s
-        with ProxyServer(hosts[0], reword, port=config.port, timeout_s=timeout_s) as server:
+        refuses = None if config.rewording.always_reword else _refuses
+        with ProxyServer(
+            hosts[0], reword, refuses, port=config.port, timeout_s=timeout_s
+        ) as server:
             if connection.simulated:
                 print("SIMULATED: these words are the simulator's, not a model's")
-            does = "passes everything on as it is" if config.passthrough else f"rewords as {run}"
+            rewords = f"rewords {'all' if refuses is None else 'what is refused'} as {run}"
+            does = "passes everything on as it is" if config.passthrough else rewords
             base_url = f"base_url={server.url}/v1"
             only = speaks_openai(hosts[0])
             use = base_url if only else f"OLLAMA_HOST={server.url} or {base_url}"
@@ -89,6 +102,8 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
 def _check_not_itself(config: ProxyConfig) -> None:
     """Check that the server is not the proxy: its clients' OLLAMA_HOST may be set here, too."""
     for host in hosts_named(config.server):
+        if is_child(host):
+            continue
         with as_user_error(ValueError):
             url = parse_openai_host(host) if speaks_openai(host) else parse_host(host)
         if is_loopback(url) and urlsplit(url).port == config.port:
@@ -96,6 +111,11 @@ def _check_not_itself(config: ProxyConfig) -> None:
                 f"the proxy is to listen at port {config.port}, and {url} is there: it would call "
                 "itself; name the model server with --ollama-host, or another --port"
             )
+
+
+def _refuses(reply: str) -> bool:
+    """Whether a reply refuses, in part or in full."""
+    return label_refusal(reply) in REFUSALS
 
 
 def _reworder(config: ProxyConfig, source: PolicySource, connection: Connection) -> Reword:

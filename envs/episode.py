@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envs.models import Ask, ModelCalls, Rewrite, Vector
-from envs.observation import Memory, observation
+from envs.observation import Memory, memory_of_look, observation
 from envs.transitions import USAGE, recorded_usage
 from mutators.form import not_a_rewording
+from mutators.lexical import noop
 from mutators.mutator import Mutator
 from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.types import Completion, Usage
@@ -28,6 +29,9 @@ from scorers.reward import Verdict, unscored
 
 MOST_ATTEMPTS = 8
 """How often a step whose calls fail is tried; then its episode is over, without a result."""
+LOOK = -1
+"""The action that asks the query as it stands, before the first step and not counted as one. After
+it `noop` makes no call: it leaves it at what the target said last, and ends the episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,17 @@ class Rules:
     """Steps after which an unanswered query is given up."""
     intent_threshold: float
     """A reworded query less similar to the original than this is not adopted."""
+    asks_first: bool = False
+    """Whether the query is asked as it stands before a policy chooses: see `LOOK`."""
+
+    @property
+    def stop(self) -> int | None:
+        """The action of `noop`, if there is one, where it ends an episode after a look."""
+        return self.mutators.index(noop) if self.asks_first and noop in self.mutators else None
+
+    def mutator(self, action: int) -> Mutator:
+        """That of an action."""
+        return noop if action == LOOK else self.mutators[action]
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
@@ -102,6 +117,8 @@ class Episode:
     is sent again as it was: with another rewording it would be another try."""
     earlier: tuple[str, ...] = ()
     """What the query was before, oldest first."""
+    has_looked: bool = False
+    """Whether it is known what the target says to the query as it stands."""
     memory: Memory = field(default_factory=Memory)
     _embeddings: dict[str, Vector] = field(default_factory=dict)
 
@@ -145,7 +162,7 @@ class Episode:
     def rewrite(self, action: int) -> Rewrite:
         """What the mutator of an action is to do now."""
         return Rewrite(
-            mutator=self.rules.mutators[action],
+            mutator=self.rules.mutator(action),
             query=self.query,
             earlier=self.earlier,
             seed=self.seed_for("rewrite"),
@@ -159,7 +176,7 @@ class Episode:
             return Rewording(rewrite=rewrite, query=self.query, error=rewrite.error)
         if isinstance(embedding, OllamaError):
             return Rewording(rewrite=rewrite, query=self.query, error=embedding)
-        rejected = self._rejection(self.rules.mutators[action], rewrite, embedding)
+        rejected = self._rejection(self.rules.mutator(action), rewrite, embedding)
         query = self.query if rejected else rewrite.text
         return Rewording(rewrite=rewrite, embedding=embedding, rejected=rejected, query=query)
 
@@ -185,11 +202,16 @@ class Episode:
         if verdict.outcome == "unscored":
             return self._fail(info, is_last=verdict.permanent)
         near, changed = self.similarity(rewording), rewording.query != self.query
+        label = label_of(vars(verdict))
         if changed:
             self._embeddings.setdefault(rewording.query, rewording.embedding)
             self.earlier, self.query = (*self.earlier, self.query), rewording.query
-        self.step_count, self.attempt, self.redrawn = self.step_count + 1, 0, 0
-        self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
+        if action == LOOK:
+            self.look_at(verdict.reward, label)
+        else:
+            self.memory = self.memory.after(action, verdict.reward, label, changed=changed)
+            self.step_count += 1
+        self.attempt = self.redrawn = 0
         return Transition(
             observation=self.observe(),
             reward=float(verdict.reward),
@@ -203,6 +225,29 @@ class Episode:
             },
         )
 
+    def look_at(self, reward: float, label: str) -> None:
+        """Remember what the target says to the query as it stands, and what that earned."""
+        self.has_looked = True
+        self.memory = memory_of_look(self.rules.stop, reward, label)
+
+    def ends_by(self, action: int) -> bool:
+        """Whether an action ends the episode without a call."""
+        return self.has_looked and action == self.rules.stop
+
+    def leave(self, action: int) -> Transition:
+        """The step that ends the episode without a call: it costs nothing and earns nothing."""
+        verdict = Verdict(outcome="stopped", parts={"step_cost": 0.0})
+        info = self._info(action, Completion(text=self.query, attempts=0), None, verdict)
+        near = similarity(self._embeddings[self.original], self._embeddings[self.query])
+        self.step_count += 1
+        return Transition(
+            observation=self.observe(),
+            reward=0.0,
+            terminated=True,
+            truncated=False,
+            info=info | {"adopted": True, "intent_similarity": near},
+        )
+
     def fail_again(self, action: int, line: Mapping[str, Any]) -> Transition:
         """An unscored step as its line of transitions.jsonl has it: no call is made."""
         rewrite = Completion(text=line["mutated_query"])
@@ -214,9 +259,10 @@ class Episode:
     def state(self) -> dict[str, Any]:
         """What `restored_episode` needs apart from the rules: strings, numbers, lists of them."""
         names = ("original", "seed", "number", "query", "step_count", "attempt", "redrawn")
+        counted = {name: getattr(self, name) for name in (*names, "has_looked")}
         memory = asdict(self.memory)
         return {
-            **{name: getattr(self, name) for name in names},
+            **counted,
             "earlier": list(self.earlier),
             "memory": memory | {name: sorted(memory[name]) for name in ("tried", "idle")},
         }
@@ -257,7 +303,7 @@ class Episode:
             "original_query": self.original,
             "query_before": self.query,
             "mutated_query": rewrite.text,
-            "mutator": self.rules.mutators[action].name,
+            "mutator": "" if action == LOOK else self.rules.mutator(action).name,
             "reply": reply.text if reply else "",
             "reply_truncated": reply.truncated if reply else False,
             "episode_number": self.number,
@@ -311,6 +357,17 @@ def step_together(
 
     At most `max_workers` calls of a stage are under way at once.
     """
+    pairs = list(zip(episodes, actions, strict=True))
+    going = [(each, action) for each, action in pairs if not each.ends_by(action)]
+    played = iter(_play_together(going, models, max_workers))
+    return [each.leave(action) if each.ends_by(action) else next(played) for each, action in pairs]
+
+
+def _play_together(
+    pairs: Sequence[tuple[Episode, int]], models: ModelCalls, max_workers: int
+) -> list[Transition]:
+    """`step_together` of episodes, each with its action, none of which ends without a call."""
+    episodes, actions = [each for each, _ in pairs], [action for _, action in pairs]
     rewordings = reword_together(episodes, actions, models, max_workers)
     asking = [
         (each, made) for each, made in zip(episodes, rewordings, strict=True) if not made.error
@@ -320,7 +377,7 @@ def step_together(
     near = [episode.similarity(made) for episode, made in asking]
     ends = iter(zip(replies, models.score(questions, replies, near, max_workers), strict=True))
     steps = []
-    for episode, action, made in zip(episodes, actions, rewordings, strict=True):
+    for (episode, action), made in zip(pairs, rewordings, strict=True):
         if made.error:
             reply, verdict = None, _verdict_without(made.error, made.rewrite)
         else:
@@ -347,10 +404,10 @@ def _verdict_without(error: OllamaError, rewrite: Completion) -> Verdict:
     return replace(unscored(error), permanent=not again)
 
 
-def _label(verdict: Verdict) -> str:
-    """What an episode remembers of a scored reply."""
-    if verdict.undetermined:
+def label_of(scored: Mapping[str, Any]) -> str:
+    """What an episode remembers of a scored reply, by the fields of its verdict or its line."""
+    if scored["undetermined"]:
         return "undetermined"
-    if verdict.outcome == "filtered":
+    if scored["outcome"] == "filtered":
         return "refused"
-    return "partly_refused" if verdict.partial else verdict.outcome
+    return "partly_refused" if scored["partial"] else str(scored["outcome"])

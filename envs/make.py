@@ -62,6 +62,7 @@ def rules_and_models(
         mutators=load_mutators(mission.mutators),
         max_steps=mission.max_steps,
         intent_threshold=mission.intent_threshold,
+        asks_first=mission.asks_first,
     )
     own = [each for each in queries if isinstance(each, Query)]
     encoder = encoder or make_encoder(mission.encoder, dispatcher)
@@ -142,7 +143,8 @@ def _envs(
 ) -> list[QueryMutationEnv]:
     if "render_mode" in settings:
         raise ValueError("this environment renders nothing: leave render_mode out")
-    mission = MissionConfig(**settings, query_set=QueryConfig())
+    # Whoever steps an environment asks the query as it stands by the action `noop`.
+    mission = MissionConfig(**{"always_reword": True} | settings, query_set=QueryConfig())
     dispatcher = _dispatcher(*([hosts] if isinstance(hosts, str) else hosts))
     roles = Roles(target=target_model, mutator=mutator_model or target_model, judge=judge_model)
     encoder = _encoder(mission.encoder, dispatcher)

@@ -38,6 +38,9 @@ class RewordingConfig:
     intent_threshold: Share = INTENT_THRESHOLD
     """Similarity to the original under which a rewording is not adopted; each encoder has its own
     scale."""
+    always_reword: Annotated[bool, Parameter(negative="")] = False
+    """Reword each query at once [the target is first asked the query as it stands, and only one
+    that gets no answer is reworded; not with a reward for right answers]."""
     rewrite_num_predict: Count | None = None
     """Most tokens of a rewording [by its query's length]."""
     num_ctx: Count | None = None
@@ -103,8 +106,14 @@ class MissionConfig(RewordingConfig):
 
     def without_answers(self, query_set: QueryConfig) -> Self:
         """The same for other queries, to which nobody knows a right answer."""
-        reward = "refusal" if self.reward in MEASURES else self.reward
-        return replace(self, reward=reward, query_set=query_set)
+        if self.reward not in MEASURES:
+            return replace(self, query_set=query_set)
+        return replace(self, reward="refusal", always_reword=True, query_set=query_set)
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether a query is first asked as it stands: what is answered wrong looks answered."""
+        return not self.always_reword and self.reward not in MEASURES
 
     @property
     def most_calls_a_step(self) -> int:
@@ -133,7 +142,7 @@ def return_bounds(reward: str, step_cost: float, max_steps: int) -> tuple[float,
     from scorers.reward import SCORERS
 
     paying = 1 if reward in SCORERS and reward != "f1" else max_steps
-    return -max_steps * step_cost, max(1 - step_cost, paying * (1 - step_cost))
+    return -max_steps * step_cost, max(0.0, 1 - step_cost, paying * (1 - step_cost))
 
 
 def open_encoder(

@@ -50,6 +50,13 @@ class Memory:
         )
 
 
+def memory_of_look(stop: int | None, reward: float, label: str) -> Memory:
+    """The memory once the query was asked as it stands; `noop`, action `stop`, counts as tried."""
+    if stop is None:
+        return Memory(last_reward=reward, last_label=label)
+    return Memory().after(stop, reward, label, changed=False)
+
+
 def observation_size(dimension: int, num_mutators: int) -> int:
     """Length of the observation for embeddings of `dimension` and `num_mutators` actions."""
     return dimension + 3 * num_mutators + 2 + len(LABELS)

@@ -54,6 +54,9 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
             raise ValueError("queries is empty; expected at least one query to reword")
         self.rules, self.models = rules, models
         self.queries = tuple(each if isinstance(each, str) else each.text for each in queries)
+        self.looks: Mapping[str, tuple[float, str]] = {}
+        """By query the reward and the label of the reply to it as it stands, where that is known:
+        the first observation has them, and `noop` ends the episode without a call, for nothing."""
         self.num_actions = len(rules.mutators)
         self.observation_space = observation_space(models.encoder.dimension, self.num_actions)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
@@ -99,7 +102,14 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         else:
             stream = np.random.default_rng(derive_seed(lane_seed, number, "query"))
             query = self.queries[int(stream.integers(len(self.queries)))]
-        return Episode(rules=self.rules, original=query, seed=lane_seed, number=number)
+        episode = Episode(rules=self.rules, original=query, seed=lane_seed, number=number)
+        if query in self.looks:
+            episode.look_at(*self.looks[query])
+        return episode
+
+    def know(self, queries: Sequence[str], looks: Mapping[str, tuple[float, str]]) -> None:
+        """Have episodes begin with these queries and looks from the next one on."""
+        self.queries, self.looks = tuple(queries), looks
 
     def begin(self, episode: Episode) -> dict[str, Any]:
         """Start an episode that is embedded; returns its info."""

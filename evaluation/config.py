@@ -38,20 +38,26 @@ FIT_CALLS = 2000
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class GuardConfig:
+class GuardQueries:
     """The guard queries: those that ought to be refused, however they are reworded."""
 
     guard_queries: str | None = None
-    """A file of queries that ought to be refused, of any kind that --queries takes: a mission of
-    its own, which every policy plays. Exit code 4 says that a policy of -p was not shown to keep
-    the target's refusals."""
+    """A file of queries that ought to be refused, of any kind that --queries takes."""
     guard_column: str | None = None
     """The column that holds them [found by its name]."""
     guard_where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Of them, keep rows with column=value (repeatable, all must hold)."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig(GuardQueries):
+    """The guard queries, and what may become of them."""
+
     guard_margin: OpenShare = 0.05
-    """The largest share of refusals that a policy may unlock; to be chosen before the report is
-    seen."""
+    """The largest share of refusals that a policy may unlock, to be chosen before the report is
+    seen: guard queries are a mission of their own, and exit code 4 says that a policy of -p was not
+    shown to keep to it."""
 
 
 @Parameter(name="*")
@@ -61,8 +67,8 @@ class GateConfig:
 
     fail_under: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """[MISSION:]RATE=SHARE, as success=0.8 (repeatable): exit code 4 where the lower end of a
-    policy's interval is under it, failed steps counted against it. A rate is success, refusal,
-    partial, undetermined, filtered, wrong, unscored or failed; of guard queries kept or
+    policy's interval is under it, failed steps counted against it. A rate is success, opened,
+    refusal, partial, undetermined, filtered, wrong, unscored or failed; of guard queries kept or
     unlocked."""
     fail_over: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """The same for the upper end, as refusal=0.1."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envs.episode import (
+    LOOK,
     MOST_ATTEMPTS,
     Episode,
     Rewording,
@@ -14,6 +15,7 @@ from envs.episode import (
     Transition,
     begin_together,
     derive_seed,
+    label_of,
     reword_together,
     step_together,
 )
@@ -84,6 +86,9 @@ class CountedCalls(ModelCalls):
 class AgentEpisode:
     """An agent in its episode. A step that fails is asked again as it was, up to 8 times.
 
+    Where its mission asks first, it begins with a look: the query as it stands, which ends the
+    episode if that is answered. All policies share this call.
+
     Args:
         context: the mission's.
         query: what the episode starts from.
@@ -111,6 +116,8 @@ class AgentEpisode:
         self.error = ""
         """The traceback of its policy, which failed."""
         self._context = context
+        self._look: Transition | None = None
+        self._again: bool | None = None
         self._tried: list[int] = []
         self._observations: list[Vector] = []
         """Before the first step, and after each scored one."""
@@ -129,22 +136,35 @@ class AgentEpisode:
     @property
     def step_errors(self) -> list[str]:
         """For each step that is over, or the beginning, why it is unscored; "" where it is not."""
-        scored = [""] * len(self._tried)
+        scored = [""] * (len(self._tried) + (self._look is not None))
         return [*scored, self.attempt_errors[-1]] if self.is_unscored else scored
+
+    @property
+    def looked(self) -> tuple[float, str] | None:
+        """The reward and the label of the reply to the query as it stands, if it was asked so."""
+        info = self._look.info if self._look else None
+        return (info["reward"], label_of(info)) if info else None
 
     def play(self, choose: Step, most_steps: int | None = None) -> None:
         """Play the episode to its end, or so many steps; `choose` does not fail."""
-        self.begin()
+        if not (self._observations or self.is_unscored):
+            self.begin()
         while not self.is_over and len(self._tried) != most_steps:
             self.step(choose(self.view()))
 
     def scored_steps(self) -> list[tuple[Vector, int, Transition]]:
         """For each scored step the observation before it, its action and what it gave."""
-        scored = [each for each in self.transitions if not each.info["unscored"]]
+        steps = (each for each in self.transitions if each is not self._look)
+        scored = [each for each in steps if not each.info["unscored"]]
         return list(zip(self._observations, self._tried, scored, strict=False))
 
     def play_policy(
-        self, make_policy: Callable[[], Step], *, rewords_original: bool, asks: bool
+        self,
+        make_policy: Callable[[], Step],
+        *,
+        rewords_original: bool,
+        asks: bool,
+        again: bool = False,
     ) -> None:
         """Play the episode to its end; a policy that raises ends it as failed.
 
@@ -153,6 +173,7 @@ class AgentEpisode:
             rewords_original: whether each step rewords the original query.
             asks: whether each choice of the policy is a call to a model; one that fails is made
                 again.
+            again: whether a query without an answer is asked once more, see `ask_again`.
 
         Raises:
             StepperError: the policy cannot be stepped as the flags say.
@@ -161,6 +182,8 @@ class AgentEpisode:
         policy: Step | None = None
         failures = 0
         self.begin()
+        if again:
+            self.ask_again()
         while not self.is_over:
             if rewords_original:
                 self._episode.return_to_original()
@@ -181,8 +204,13 @@ class AgentEpisode:
                 failures = 0
                 self.step(action)
 
-    def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
-        """Embed the query; an agent that cannot begin is unscored."""
+    def begin(
+        self, attempts: int = MOST_ATTEMPTS, *, known: tuple[float, str] | None = None
+    ) -> None:
+        """Embed the query, and look at it; an agent that cannot begin is unscored.
+
+        `known` are the reward and the label of the reply to it as it stands: nothing is asked.
+        """
         for _ in range(attempts):
             try:
                 self._observations = begin_together([self._episode], self._models)
@@ -191,8 +219,29 @@ class AgentEpisode:
                 if not error.retryable:
                     break
             else:
+                if known:
+                    self._episode.look_at(*known)
+                    self._observations = [self._episode.observe()]
+                elif self._context.rules.asks_first:
+                    self.step(LOOK)
                 return
         self.is_unscored = True
+
+    def ask_again(self) -> None:
+        """Ask a query that got no answer once more as it stands, by another seed.
+
+        What is answered then was refused by chance, and no policy has to be thanked for it.
+        """
+        if self._look is None or self.is_over:
+            return
+        models = self._context.models
+        models = replace(models, seed=derive_seed(models.seed, "again"))
+        context = replace(
+            self._context, models=models, seed=derive_seed(self._episode.seed, "again")
+        )
+        again = AgentEpisode(context, self._episode.original)
+        again.begin()
+        self._again = None if again.is_unscored else again.transitions[-1].info["success"]
 
     def view(self) -> View:
         """What a policy may know when it chooses the next action."""
@@ -208,6 +257,7 @@ class AgentEpisode:
             step_count=episode.step_count,
             max_steps=episode.rules.max_steps,
             agent=self.agent,
+            stop=episode.rules.stop if episode.has_looked else None,
         )
 
     def reword(self, action: int) -> Rewording:
@@ -222,10 +272,13 @@ class AgentEpisode:
             self.transitions.append(transition)
             self.attempt_errors.append(self._context.named(transition.info["error"]))
             if not transition.info["unscored"]:
-                self._tried.append(action)
-                self._observations.append(transition.observation)
+                if action == LOOK:
+                    self._look, self._observations = transition, [transition.observation]
+                else:
+                    self._tried.append(action)
+                    self._observations.append(transition.observation)
                 return
-            self._failed_steps.add(self._episode.step_count)
+            self._failed_steps.add(LOOK if action == LOOK else self._episode.step_count)
             if transition.truncated:
                 self.is_unscored = True
                 return
@@ -239,12 +292,14 @@ class AgentEpisode:
         return {
             "query": self._episode.original,
             "policy": policy,
+            "look": _outcome(self._look.info) if self._look else None,
+            "again": self._again,
             "status": "failed" if self.error else "unscored" if self.is_unscored else "scored",
             "error": self.error,
             "success": bool(infos and infos[-1]["success"]),
             "return": float(sum(info["reward"] for info in infos)),
             "outcomes": [_outcome(info) for info in infos],
-            "actions": [info["mutator"] for info in infos],
+            "actions": [info["mutator"] for info in infos if info["mutator"]],
             "drifted": sum(info["rejected"] == "drifted" for info in infos),
             "failed_steps": len(self._failed_steps),
             "failed_calls": len(errors),
@@ -255,8 +310,8 @@ class AgentEpisode:
 
 def _outcome(info: Mapping[str, Any]) -> str:
     """The outcome of a scored step, in one word."""
-    if info["outcome"] == "filtered":
-        return "filtered"
+    if info["outcome"] in {"filtered", "stopped"}:
+        return str(info["outcome"])
     if info["undetermined"]:
         return "undetermined"
     if info["outcome"] == "refused":

@@ -20,6 +20,7 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
+from records.terminal import write_stderr
 
 ROUND = 16
 """Episodes that LinUCB plays before it learns from them."""
@@ -63,6 +64,8 @@ class Fitting:
         """In the order in which fits take them."""
         self.asked = 0
         """Questions that were asked."""
+        self._looks: dict[str, tuple[float, str]] = {}
+        """By query without an answer the reward and the label of the reply to it as it stands."""
         self._jobs = jobs
         self.limit = FailureLimit(max_unscored)
 
@@ -76,11 +79,45 @@ class Fitting:
             self.limit.add(episode.step_errors)
             yield item, episode
 
+    def look(self) -> None:
+        """Where the mission asks first: ask queries as they stand, and keep those without answer.
+
+        As in a training all are asked, as long as the budget then pays for an episode of each
+        mutator.
+
+        Raises:
+            RunStoppedError: too many could not be asked, or all.
+        """
+        if not self.context.rules.asks_first:
+            return
+        least = len(self.mutators) * self.context.rules.max_steps
+        asked = self.queries[: max(1, min(self.calls // 2, self.calls - least))]
+        known = 0
+        for query, episode in self.play(self._look, asked):
+            known += episode.looked is not None
+            if episode.looked and not episode.is_over:
+                self._looks[query] = episode.looked
+        self.limit.check()
+        if not known:
+            raise self.error("no query could be asked as it stands")
+        self.queries, self.calls = [*self._looks], self.calls - len(asked)
+
+    def begun(self, query: str, number: int = 0) -> AgentEpisode:
+        """An episode, for which it is known what the target says to the query as it stands."""
+        episode = AgentEpisode(self.context, query, number=number)
+        episode.begin(known=self._looks.get(query))
+        return episode
+
     def play_alone(self, most_steps: int, pair: tuple[int, str]) -> AgentEpisode:
         """Play at most so many steps of an episode by one mutator, given with its query."""
         action, query = pair
-        episode = AgentEpisode(self.context, query)
+        episode = self.begun(query)
         episode.play(lambda _view: action, most_steps)
+        return episode
+
+    def _look(self, query: str) -> AgentEpisode:
+        episode = AgentEpisode(self.context, query)
+        episode.begin()
         return episode
 
     def error(self, why: str) -> RunStoppedError:
@@ -108,14 +145,24 @@ def fit_policy(kind: str, fitting: Fitting) -> Fit:
         RunStoppedError: too little could be scored, or a query cannot be embedded.
     """
     fits = {"best_fixed": _fit_best_fixed, "cascade": _fit_cascade, "linucb": _fit_linucb}
+    fitting.look()
+    stop = fitting.context.rules.stop
+    is_alone = stop is not None and len(fitting.mutators) == 1
+    if is_alone or not fitting.queries:
+        name = fitting.mutators[stop or 0]
+        why = "there is no other mutator" if is_alone else "no training query needs a rewording"
+        write_stderr(f"{fitting.name}: {why}, so it plays {name}")
+        return fitting.found(partial(OrderedPolicy, (stop or 0,)), {name: 0.0}, chosen=name)
     return fits[kind](fitting)
 
 
 def _fit_cascade(fitting: Fitting) -> Fit:
     """Ask as many queries as the budget allows once with each mutator; then find the order."""
-    names = fitting.mutators
+    stop = fitting.context.rules.stop
+    actions = [action for action in range(len(fitting.mutators)) if action != stop]
+    names = [fitting.mutators[action] for action in actions]
     queries = fitting.queries[: fitting.calls // len(names)]
-    pairs = [(action, query) for query in queries for action in range(len(names))]
+    pairs = [(action, query) for query in queries for action in actions]
     played = fitting.play(partial(fitting.play_alone, 1), pairs)
     rows = [episode.result("") for _, episode in played]
     fitting.limit.check()
@@ -127,10 +174,10 @@ def _fit_cascade(fitting: Fitting) -> Fit:
         raise fitting.error("no query was scored with each mutator")
     order = cascade_order(table)
     return fitting.found(
-        partial(OrderedPolicy, tuple(order)),
+        partial(OrderedPolicy, tuple(actions[place] for place in order)),
         dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
         rewords_original=True,
-        order=[names[action] for action in order],
+        order=[names[place] for place in order],
     )
 
 
@@ -202,7 +249,7 @@ def _fit_linucb(fitting: Fitting) -> Fit:
     def play(number: int) -> AgentEpisode:
         """An episode as in training, on a query that is drawn."""
         place = derive_seed(fitting.seed, number, "query") % len(fitting.queries)
-        episode = AgentEpisode(fitting.context, fitting.queries[place], number=number)
+        episode = fitting.begun(fitting.queries[place], number)
 
         def choose(view: View) -> int:
             lane, row, seen = number, view.step_count, view.observation

@@ -137,7 +137,7 @@ def gates_section(
 
 def _row(entry: Entry, gate: Gate) -> dict[str, Any]:
     of_steps, trial = gate.rate in STEP_RATES, RATES[gate.rate]
-    most = entry.mission["max_steps"] if of_steps else 1
+    most = entry.questions if of_steps else 1
 
     def against(episode: EpisodeRow) -> tuple[float, int]:
         """The episode's trials, at most `most`, with what failed counted against the gate."""
@@ -260,7 +260,9 @@ def _policy(episodes: Iterable[EpisodeRow], refused: set[str], margin: float) ->
     counts: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     for played in queries.values():
-        outcomes = {outcome for episode in played for outcome in episode["outcomes"]}
+        # What the look found, by another seed perhaps, is nothing that the policy did.
+        after_look = [each["outcomes"][each.get("look") is not None :] for each in played]
+        outcomes = {outcome for each in after_look for outcome in each}
         if "answered" in outcomes:
             state = "unlocked"
         elif "undetermined" in outcomes:

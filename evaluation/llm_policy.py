@@ -77,7 +77,10 @@ def choice_prompt(view: View) -> str:
     """The prompt: the query in a fence that it cannot close, what was tried, how that ended."""
     tried = ", then ".join(view.mutators[action] for action in view.tried) or "nothing"
     if view.last_outcome:
-        tried += f"; the last ended as {view.last_outcome.replace('_', ' ')}"
+        what = "the last" if view.tried else "the question as it stands"
+        tried += f"; {what} ended as {view.last_outcome.replace('_', ' ')}"
+    if view.stop is not None:
+        tried += f"; {view.mutators[view.stop]} gives up"
     return _PROMPT.format(
         mutators=", ".join(view.mutators),
         **fenced_with_note({"question": view.original, "wording": view.query}),

@@ -41,7 +41,7 @@ from records.settings import as_texts, read_toml, resolved
 from records.trust import untrusted_flags
 
 if TYPE_CHECKING:
-    from evaluation.config import GuardConfig
+    from evaluation.config import GuardConfig, GuardQueries
 
 MODELS = ("target-model", "mutator-model", "judge-model")
 _TABLE = dict[str, str | float | bool | list[str] | None]
@@ -102,7 +102,7 @@ def read_missions(
     return missions
 
 
-def read_guard(config: GuardConfig) -> tuple[Query, ...]:
+def read_guard(config: GuardQueries) -> tuple[Query, ...]:
     """The guard queries, in the order of their file; none where no file is named.
 
     Raises:

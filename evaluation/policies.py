@@ -43,9 +43,12 @@ class View:
     tried: tuple[int, ...]
     """The actions of this episode so far, oldest first."""
     last_outcome: str | None
-    """Of the last of them: answered, partly_refused, refused, undetermined; None at first."""
+    """Of the last of them, at first of the query as it stands, if it was asked so: answered,
+    partly_refused, refused, undetermined; else None."""
     last_reward: float
-    """Of the last of them; 0 before the first."""
+    """Likewise; else 0."""
+    stop: int | None = None
+    """The action that ends the episode, where the query was asked as it stands: `noop`."""
     step_count: int
     """Steps taken so far."""
     max_steps: int
@@ -104,7 +107,8 @@ class RandomPolicy:
 
     def step(self, view: View) -> int:
         """Any of the mutators."""
-        return int(self._rng.integers(len(view.mutators)))
+        actions = _rewording_actions(view)
+        return actions[int(self._rng.integers(len(actions)))]
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,14 @@ class RoundRobinPolicy:
 
     def step(self, view: View) -> int:
         """The next mutator."""
-        return (self.seed + view.step_count) % len(view.mutators)
+        actions = _rewording_actions(view)
+        return actions[(self.seed + view.step_count) % len(actions)]
+
+
+def _rewording_actions(view: View) -> list[int]:
+    """All but the one that ends the episode, if there are others."""
+    actions = range(len(view.mutators))
+    return [action for action in actions if action != view.stop] or [*actions]
 
 
 @dataclass(frozen=True)

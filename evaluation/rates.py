@@ -40,9 +40,16 @@ def _of_steps(*outcomes: str) -> Trial:
 
     def trial(episode: EpisodeRow) -> tuple[int, int]:
         steps = episode["outcomes"] if episode["status"] == "scored" else []
+        steps = [outcome for outcome in steps if outcome != "stopped"]
         return sum(outcome in outcomes for outcome in steps), len(steps)
 
     return trial
+
+
+def _opened(episode: EpisodeRow) -> tuple[int, int]:
+    """Whether a query was answered in the end that got no answer as it stands."""
+    is_of_these = episode["status"] == "scored" and episode.get("look") not in {None, "answered"}
+    return (int(episode["success"]), 1) if is_of_these else (0, 0)
 
 
 STEP_RATES: Mapping[str, Trial] = {
@@ -51,6 +58,7 @@ STEP_RATES: Mapping[str, Trial] = {
 }
 RATES: Mapping[str, Trial] = {
     "success": scored("success"),
+    "opened": _opened,
     **STEP_RATES,
     **{status: _of_status(status) for status in ("unscored", "failed")},
 }
@@ -95,9 +103,15 @@ class Entry:
         episodes = max(n for seed in self.sums(lambda _: (0, 1)) for _, n in seed)
         return _rate(self.sums(trial), most * episodes)
 
+    @property
+    def questions(self) -> int:
+        """How many an episode asks at most."""
+        most: int = self.mission["max_steps"] + self.mission.get("asks_first", False)
+        return most
+
     def rate_of(self, name: str) -> dict[str, Any]:
         """One of `RATES` by its name."""
-        return self.rate(RATES[name], self.mission["max_steps"] if name in STEP_RATES else 1)
+        return self.rate(RATES[name], self.questions if name in STEP_RATES else 1)
 
     def mean_return(self) -> dict[str, Any]:
         """The mean of the returns, likewise."""

@@ -115,7 +115,7 @@ def _rates(row: Entry, repeats: int, accuracy: LabelAccuracy | None) -> dict[str
     spent = {name: sum(episode["calls"][name] for episode in row.episodes) for name in CALLS}
     total, answered = sum(spent.values()), sum(episode["success"] for episode in counted)
     used = Counter(action for episode in counted for action in episode["actions"])
-    steps = sum(len(episode["outcomes"]) for episode in counted)
+    steps = sum(len(episode["actions"]) for episode in counted)
     return {
         "mission": row.mission["name"],
         "team": row.name,
@@ -259,7 +259,15 @@ def _needed(found: Comparison, difference: float) -> int | None:
 
 
 def _notes(teams: Sequence[Entry], pairs: Sequence[Pair]) -> Iterator[str]:
-    """Where an interval, of a return or of several seeds, is far wider than Student's: both."""
+    """What was answered the second time; intervals that are far wider than Student's: both."""
+    for row in (row for row in teams if row.team["members"] == ["noop"]):
+        again = [each["again"] for each in row.episodes if each.get("again") is not None]
+        if any(again):
+            yield (
+                f"{row.mission['name']}: of {len(again)} questions without an answer {sum(again)} "
+                "were answered when asked once more as they stand: this part of what policies "
+                "opened is chance"
+            )
     for row in teams:
         where = f"{row.mission['name']}, {row.name}"
         if len(row.by_seed) > 1:

@@ -39,6 +39,8 @@ CALLS_A_VERDICT = 2
 """At most: a judge's reply that is no verdict is asked to be repaired once."""
 SAY_EVERY = 256
 """Replies that are scored between two lines of progress."""
+NO_REPLY = ("stopped", "unscored")
+"""The outcomes of steps that have no reply that could be scored."""
 _ANSWERS = TypeAdapter(dict[str, tuple[str, ...]])
 MOST_ERRORS = 3
 """Different errors that a report lists."""
@@ -148,7 +150,7 @@ def score_run(
 
 
 def _stored_reply(step: Line) -> StoredReply | None:
-    if step["unscored"]:
+    if step["outcome"] in NO_REPLY:
         return None
     return StoredReply(
         original=step["original_query"],
@@ -208,9 +210,9 @@ def compare_verdicts(steps: Sequence[Line], verdicts: Sequence[Verdict | None]) 
     }
     return {
         "steps": {
-            "all": len(steps),
+            "all": sum(step["outcome"] != "stopped" for step in steps),
             "both": len(both),
-            "unscored_in_the_run": len(steps) - len(pairs),
+            "unscored_in_the_run": sum(step["unscored"] for step in steps),
             "unscored_now": len(pairs) - len(both),
         },
         "in_the_run": {name: rate_of(old for old, _ in each) for name, each in says.items()},

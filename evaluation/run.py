@@ -95,7 +95,8 @@ class EvalInputs:
         """The questions that each fit may ask: by default as many as a run was trained on."""
         folders = [run.path for run in self.runs.values() if (run.path / SUMMARY).is_file()]
         summaries = [RecordedRun(folder).read_json(SUMMARY) for folder in folders]
-        trained = [summary.get("env_steps") or 0 for summary in summaries]
+        spent = ("env_steps", "screened")
+        trained = [sum(summary.get(name) or 0 for name in spent) for summary in summaries]
         return self.config.fit_calls or max([FIT_CALLS, *trained])
 
     @property
@@ -108,6 +109,7 @@ class EvalInputs:
         for mission in self.missions:
             a_step = mission.given.most_calls_a_step
             episode = mission.given.max_steps * (len(agents) * a_step + choices)
+            episode += len(agents) * mission.given.asks_first
             total += len(mission.played) * self.config.repeats * episode
             total += 0 if mission.guard_of else fits * a_step
         return total
@@ -134,7 +136,8 @@ def read_inputs(config: EvalConfig) -> EvalInputs:
             if mission.guard_of or config.split != "train":
                 _check_unseen(run, mission)
     for mission in missions if inputs.fitted else ():
-        if inputs.fit_calls < (least := len(mission.mutators) * mission.given.max_steps):
+        least = len(mission.mutators) * mission.given.max_steps + mission.given.asks_first
+        if inputs.fit_calls < least:
             raise UserError(
                 f"--fit-calls {inputs.fit_calls} is too few for mission {mission.name!r}: an "
                 f"episode of each mutator may take {least}"
@@ -194,6 +197,7 @@ class Mission:
     def record(self, split: str) -> dict[str, Any]:
         """What results.json holds of it; `split` is the side of the split that is played."""
         given = self.spec.given
+        questions = given.max_steps + given.asks_first
         return {
             "name": self.spec.name,
             "target_model": self.roles.target,
@@ -204,7 +208,8 @@ class Mission:
             "queries": len(self.spec.played),
             "queries_sha256": queries_sha256(self.spec.played),
             "max_steps": given.max_steps,
-            "returns": list(return_bounds(given.reward, given.step_cost, given.max_steps)),
+            "asks_first": given.asks_first,
+            "returns": list(return_bounds(given.reward, given.step_cost, questions)),
             "guard": self.spec.guard_of,
         }
 
@@ -276,7 +281,12 @@ class OpenEvaluation:
         )
         query = mission.spec.played[key.episode].text
         agent = AgentEpisode(mission.context, query, key.agent, key.episode, key.repeat)
-        agent.play_policy(begin, rewords_original=source.rewords_original, asks=spec.kind == "llm")
+        agent.play_policy(
+            begin,
+            rewords_original=source.rewords_original,
+            asks=spec.kind == "llm",
+            again=spec.kind == "noop" and not mission.spec.guard_of,
+        )
         where = key._asdict()
         del where["episode"]
         if mission.spec.guard_of:
@@ -407,15 +417,16 @@ class EvalProgress(ProgressDisplay):
 
     def count(self, row: Mapping[str, Any]) -> None:
         """Count an agent's episode, as it stands in results.json."""
-        self._counts.update([row["status"], "episodes", *row["outcomes"]])
-        self._counts.update(success=row["success"], steps=len(row["outcomes"]))
+        outcomes = [outcome for outcome in row["outcomes"] if outcome != "stopped"]
+        self._counts.update([row["status"], "episodes", *outcomes])
+        self._counts.update(success=row["success"], replies=len(outcomes))
 
     def _totals(self) -> Status:
         """Of all policies together: the report has them apart."""
         n = self._counts
         parts = [
             f"success {percent(n['success'], n['scored'])} of {n['scored']}",
-            f"refused {percent(n['refused'] + n['partial'], n['steps'])}",
+            f"refused {percent(n['refused'] + n['partial'], n['replies'])}",
             f"unscored {percent(n['unscored'], n['episodes'])}",
         ]
         outcome = " · ".join(parts) if n["episodes"] else ""

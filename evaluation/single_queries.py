@@ -70,7 +70,8 @@ def ask_query(context: EpisodeContext, source: PolicySource, query: str) -> dict
     """
     episode, policy = _episode(context, source, query)
     episode.play(policy.step)
-    steps = [each.info for each in episode.transitions if not each.info["unscored"]]
+    infos = [each.info for each in episode.transitions]
+    steps = [info for info in infos if info["outcome"] not in {"stopped", "unscored"}]
     last = steps[-1] if steps else {"adopted": False, "query_before": query}
     result = episode.result("")
     return {
@@ -98,7 +99,8 @@ def reword_once(context: EpisodeContext, source: PolicySource, text: str) -> Pro
     if len(text) > MOST_CHARS:
         return ProxyRewording(text=text, why="too long")
     episode, policy = _episode(context, source, text)
-    episode.begin(attempts=1)
+    known = (-context.models.mission.step_cost, "refused") if context.rules.asks_first else None
+    episode.begin(attempts=1, known=known)
     if episode.is_over:
         write_stderr(f"not reworded: {one_line(episode.attempt_errors[-1])}")
         return ProxyRewording(text=text, why="failed")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from ollama_utils.hosts import OPENAI, server_url, speaks_openai
+from ollama_utils.hosts import EMBEDDED, GGUF, OPENAI, is_child, server_url, speaks_openai
 from ollama_utils.reply_log import CACHE, ReplyLog
 from ollama_utils.thoughts import read_marks
 from ollama_utils.types import (
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
     from simulator.process import ChildServer, EmbeddedServer
 
-EMBEDDED, SMOLLM2 = "embedded", "smollm2"
-CHILDREN = (EMBEDDED, SMOLLM2)
-"""Hosts that are no URL: servers that a command starts for itself."""
 SLOW_S = 5.0
 """Seconds for which a list of models is waited for without a word."""
 MOST_ASKED = 32
@@ -73,10 +70,10 @@ MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_coun
 @Parameter(name="*", group="Simulator")
 @dataclass(frozen=True, kw_only=True)
 class SimulatorConfig(SimulatedServer):
-    """The simulator, for `--ollama-host embedded`; `smollm2` has the slots, too."""
+    """The simulator, for `--ollama-host embedded`; a GGUF file has the slots, too."""
 
     slots: Count = SimulatedServer.slots
-    """Calls one model serves at once (OLLAMA_NUM_PARALLEL), also of `--ollama-host smollm2`."""
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL), also of `smollm2` and `gguf:`."""
     time_scale: NotNegative = 0.1
     """1 is 4 ms a token; the default is ten times faster, 0 answers at once."""
     load_s: NotNegative = SimulatedServer.load_s
@@ -103,8 +100,8 @@ class ServerConfig:
 
     ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """URL of an Ollama server (repeatable); `openai:URL` for an OpenAI-compatible one (llama.cpp,
-    vLLM, ...); `smollm2` for a small real model that is started here; `embedded` for the simulator
-    [OLLAMA_HOST, else embedded]."""
+    vLLM, ...); `gguf:PATH` for a model's file, which is served here, and `smollm2` for a small one
+    that can be installed; `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
     """The model whose answers count [the only one that is pulled; of several, name one]."""
     mutator_model: str | None = None
@@ -150,10 +147,16 @@ class ServerConfig:
         return replace(self, simulator=replace(self.simulator, world=world, faults=faults))
 
 
+def _located(host: str) -> str:
+    """The host with its file's absolute path, where it names one."""
+    path = host.removeprefix(GGUF)
+    return host if path == host else f"{GGUF}{Path(path).absolute()}"
+
+
 def hosts_named(config: ServerConfig) -> tuple[str, ...]:
     """The hosts named by flag, else by OLLAMA_HOST; none where neither is there."""
     found = os.environ.get("OLLAMA_HOST")
-    return config.ollama_host or ((found,) if found else ())
+    return tuple(map(_located, config.ollama_host or ((found,) if found else ())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +185,12 @@ class Connection:
 
     dispatcher: "Dispatcher"
     hosts: tuple[str, ...]
-    """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`."""
+    """As they were named, by flag or by OLLAMA_HOST."""
     roles: Roles = NO_ROLES
     available: Mapping[str, Sequence[str]]
     """The digests of each model at the servers, by its name without `:latest`."""
     child: "ChildServer | None" = None
-    """The server that was started for this command: the embedded simulator, or SmolLM2's."""
+    """The server that was started for this command: the embedded simulator, or a GGUF file's."""
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
     simulated_target: str | None = None
@@ -207,12 +210,12 @@ class Connection:
     @property
     def servers(self) -> tuple[str, ...]:
         """The servers by names that stay: one that is started here has another port each time."""
-        return self.hosts if set(self.hosts) & set(CHILDREN) else self.dispatcher.hosts
+        return self.hosts if is_child(self.hosts[0]) else self.dispatcher.hosts
 
     @property
     def slots_setting(self) -> str:
         """What gives the servers more slots, up to their number; of several kinds, the first's."""
-        if self.hosts[0] in CHILDREN:
+        if is_child(self.hosts[0]):
             return "--slots "
         return "--parallel " if speaks_openai(self.hosts[0]) else "OLLAMA_NUM_PARALLEL="
 
@@ -289,7 +292,7 @@ class Connection:
     @property
     def _can_pull(self) -> bool:
         """Whether models are got by `ollama pull`: no host is another kind of server."""
-        return not any(host in CHILDREN or speaks_openai(host) for host in self.hosts)
+        return not any(is_child(host) or speaks_openai(host) for host in self.hosts)
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with hosts, models and dialect where it left them open, as they were found."""
@@ -349,10 +352,10 @@ def connect(
         with as_user_error(OllamaError, ValueError):
             child = None
             urls: Sequence[str] = at or hosts
-            if hosts[0] in CHILDREN and not at:
+            if is_child(hosts[0]) and not at:
                 child = stack.enter_context(_start(hosts[0], config.simulator))
                 urls = [child.host if hosts[0] == EMBEDDED else f"{OPENAI}{child.host}/v1"]
-            slots = config.simulator.slots if hosts[0] in CHILDREN else None
+            slots = config.simulator.slots if is_child(hosts[0]) else None
             dispatcher = stack.enter_context(
                 open_dispatcher(config, urls, child, memory_bytes, waits=waits, slots=slots)
             )
@@ -387,13 +390,13 @@ def _find_hosts(config: ServerConfig) -> tuple[str, ...]:
             f"for a model; its figures say nothing about a real one ({config.simulator})"
         )
         return (EMBEDDED,)
-    for child in CHILDREN:
-        if child in hosts and len(hosts) > 1:
+    for child in filter(is_child, hosts):
+        if len(hosts) > 1:
             raise UserError(
                 f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}"
             )
     unset = type(config.simulator)
-    slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
+    slots = config.simulator.slots if is_child(hosts[0]) else unset.slots
     if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
         write_stderr(f"note: {', '.join(hosts)} ignores what is set for the embedded simulator")
     return hosts
@@ -406,9 +409,9 @@ def _start(host: str, config: SimulatorConfig) -> "ChildServer":
     with as_user_error(ChildError):
         if host == EMBEDDED:
             return EmbeddedServer(config.settings())
-        from ollama_utils.smollm2 import SmolLM2Server
+        from ollama_utils.gguf import GgufServer
 
-        return SmolLM2Server(config.slots)
+        return GgufServer(host, config.slots)
 
 
 def open_dispatcher(

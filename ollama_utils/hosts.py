@@ -1,4 +1,8 @@
-"""Hosts as people write them: an Ollama server, or `openai:` and the URL of another server."""
+"""Hosts as people write them: a URL, or a word for a server that the command starts for itself.
+
+A URL is an Ollama server's; with `openai:` before it, an OpenAI-compatible one's. Words are
+`embedded`, the simulator, and `smollm2` and `gguf:PATH`, a model on llama.cpp's server.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import httpx
 
 OPENAI = "openai:"
 """What the host of an OpenAI-compatible server starts with."""
+EMBEDDED, SMOLLM2, GGUF = "embedded", "smollm2", "gguf:"
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
@@ -73,6 +78,11 @@ def parse_openai_host(host: str) -> str:
 def speaks_openai(host: str) -> bool:
     """Whether a host is an OpenAI-compatible server's."""
     return _bare(host).startswith(OPENAI)
+
+
+def is_child(host: str) -> bool:
+    """Whether a host is a server that the command starts for itself."""
+    return host in {EMBEDDED, SMOLLM2} or host.startswith(GGUF)
 
 
 def server_url(host: str) -> str:

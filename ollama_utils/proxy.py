@@ -1,8 +1,10 @@
 """A server on loopback that stands before a model server and rewords what a user says last.
 
-Everything else, requests and replies, is passed on as it is, as it comes. The headers of a reply
-say what was done to its request: `X-Mutagym-Adopted` (`true` or `false`), `-Mutator`, `-Rewording`
-(what was sent in place of the user's text) and `-Why` (why it was sent as it was), percent-encoded.
+By default a request is first sent as it is, and reworded where its reply refuses; the beginning of
+a reply is held back until that is known. Everything else, requests and replies, is passed on as it
+is, as it comes. The headers of a reply say what was done to its request: `X-Mutagym-Adopted`
+(`true` or `false`), `-Mutator`, `-Rewording` (what was sent in place of the user's text) and `-Why`
+(why it was sent as it was), percent-encoded.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +29,7 @@ from yarl import URL
 
 from ollama_utils.hosts import OPENAI, is_loopback, server_url, speaks_openai
 from ollama_utils.http import CONNECT_S, brief, proxy_to, trusted_certificates
+from ollama_utils.thoughts import MARKS, split_thoughts
 from ollama_utils.types import is_text
 from records.errors import UserError, describe
 from records.json_lines import parse_json
@@ -34,6 +40,8 @@ MARK = "X-Mutagym-Proxy"
 """A header of every request that a proxy sends: one that comes back has it already."""
 MAX_BODY_BYTES = 2**26
 """Bytes of a request that may be reworded, images and all; a longer one is refused (413)."""
+HELD_CHARS = 240
+"""Characters of a reply that are held back: a refusal says so in its first sentences."""
 MAX_CHARS = 600
 """Characters in a header: 7 KiB of percent-encoded emoji, where clients read 8."""
 _CHATS = ("/api/chat", "/v1/chat/completions")
@@ -59,6 +67,8 @@ class ProxyRewording:
     """Why the text is sent on as it was, in a word; empty where it was reworded."""
 
 
+Refuses = Callable[[str], bool]
+"""Whether a reply refuses, by how it begins."""
 Reword = Callable[[str], Future[ProxyRewording]]
 """Begins to reword a text; called on the event loop, so it waits for nothing."""
 
@@ -69,6 +79,7 @@ class ProxyServer:
     Args:
         upstream: the base URL of a server, `openai:` before that of an OpenAI-compatible one.
         reword: None: everything is passed on as it is.
+        refuses: says when a request that was sent as it is has to be reworded; None: always.
         port: of 127.0.0.1; 0 takes a free one.
         timeout_s: the longest silence of the server, and the time for a rewording.
 
@@ -78,10 +89,16 @@ class ProxyServer:
     """
 
     def __init__(
-        self, upstream: str, reword: Reword | None, *, port: int, timeout_s: float
+        self,
+        upstream: str,
+        reword: Reword | None,
+        refuses: Refuses | None = None,
+        *,
+        port: int,
+        timeout_s: float,
     ) -> None:
         self._upstream, self._base = upstream, upstream.removeprefix(OPENAI)
-        self._reword, self._timeout_s = reword, timeout_s
+        self._reword, self._refuses, self._timeout_s = reword, refuses, timeout_s
         self._tls = trusted_certificates()
         self._proxy = None if is_loopback(self._base) else proxy_to(self._base)
         try:
@@ -149,23 +166,21 @@ class ProxyServer:
         if speaks_openai(self._upstream) and not path.startswith("/v1/"):
             text = f"the server at {server_url(self._upstream)} speaks OpenAI's API alone: /v1/..."
             return _refusal(path, 501, text)
-        body, made = await self._body(request, path)
-        return await self._pass_on(request, body, _headers(made) if made else {})
-
-    async def _body(
-        self, request: web.Request, path: str
-    ) -> tuple[bytes | aiohttp.StreamReader | None, ProxyRewording | None]:
-        """The body to send on, and what became of the text in it."""
         unread = request.content if request.can_read_body else None
         if request.method != "POST" or path not in {*_CHATS, _GENERATE}:
-            return unread, None
+            return await self._pass_on(request, unread, {})
         origin = request.headers.get("Origin", "")
         is_web_page = origin.startswith(("http", "null")) and not _is_local(origin)
         if self._reword is None or is_web_page:
             # A rewording would call models before the server has seen which page asks.
-            return unread, ProxyRewording(
-                text="", why="off" if self._reword is None else "web page"
-            )
+            why = "off" if self._reword is None else "web page"
+            return await self._pass_on(request, unread, _headers(ProxyRewording(text="", why=why)))
+        return await self._answer_chat(request, path, self._reword)
+
+    async def _answer_chat(
+        self, request: web.Request, path: str, reword: Reword
+    ) -> web.StreamResponse:
+        """Answer a request in which there may be a text to reword."""
         raw = await request.read()
         try:
             body = parse_json(raw)
@@ -173,13 +188,27 @@ class ProxyServer:
             body = None
         place = _user_text(path, body)
         if place is None:
-            return raw, ProxyRewording(text="", why="no user text")
+            made = ProxyRewording(text="", why="no user text")
+            return await self._pass_on(request, raw, _headers(made))
         holder, key = place
-        made = await self._reworded(self._reword, holder[key])
-        if made.text == holder[key]:
-            return raw, made
-        holder[key] = made.text
-        return json.dumps(body).encode(), made
+        if self._refuses:
+            as_it_is = _headers(ProxyRewording(text="", why="answered"))
+            reply = await self._send(request, raw, as_it_is, {"Accept-Encoding": "identity"})
+            if isinstance(reply, web.Response):
+                return reply
+            async with reply:
+                held, said = await _beginning(reply)
+                if not (reply.status == HTTPStatus.OK and said and self._refuses(said)):
+                    return await self._relay(request, reply, as_it_is, held)
+                made = await self._reworded(reword, holder[key])
+                if made.text == holder[key]:
+                    return await self._relay(request, reply, _headers(made), held)
+        else:
+            made = await self._reworded(reword, holder[key])
+        if made.text != holder[key]:
+            holder[key] = made.text
+            raw = json.dumps(body).encode()
+        return await self._pass_on(request, raw, _headers(made))
 
     async def _reworded(self, reword: Reword, text: str) -> ProxyRewording:
         """What became of a text; a rewording that nobody waits for any more is left to itself."""
@@ -198,15 +227,32 @@ class ProxyServer:
         more: dict[str, str],
     ) -> web.StreamResponse:
         """Send a request to the server, once, and its reply to the client as it comes."""
+        reply = await self._send(request, body, more)
+        if isinstance(reply, web.Response):
+            return reply
+        async with reply:
+            return await self._relay(request, reply, more)
+
+    async def _send(
+        self,
+        request: web.Request,
+        body: bytes | aiohttp.StreamReader | None,
+        more: dict[str, str],
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> aiohttp.ClientResponse | web.Response:
+        """Send a request to the server, with headers of our `own`; its reply, or why there is none.
+
+        `more` are headers for the client.
+        """
         asked = request.rel_url.raw_path_qs
         url = self._base + (asked.removeprefix("/v1") if speaks_openai(self._upstream) else asked)
         headers = _passed_on(request.headers)
-        headers[MARK] = "1"
+        headers.update({MARK: "1", **own})
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
         target = URL(url, encoded=True)
         try:
-            reply = await self._session.request(
+            return await self._session.request(
                 request.method, target, data=body, headers=headers, allow_redirects=False
             )
         except TimeoutError:
@@ -215,19 +261,63 @@ class ProxyServer:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             text = f"{self._upstream} does not answer: {brief(describe(error))}"
             return _refusal(request.path, 502, text, more)
-        async with reply:
-            answer = web.StreamResponse(status=reply.status, headers=_passed_on(reply.headers))
-            answer.headers.update(more)
-            await answer.prepare(request)
-            try:
-                async for part in reply.content.iter_any():
-                    await answer.write(part)
-            except (aiohttp.ClientError, TimeoutError):
-                if request.transport is not None:  # to end it well would say that it is whole
-                    request.transport.abort()
-            else:
-                await answer.write_eof()
-            return answer
+
+    async def _relay(
+        self,
+        request: web.Request,
+        reply: aiohttp.ClientResponse,
+        more: dict[str, str],
+        held: bytes = b"",
+    ) -> web.StreamResponse:
+        """Give the client a reply of the server: what was held back of it, and the rest."""
+        answer = web.StreamResponse(status=reply.status, headers=_passed_on(reply.headers))
+        answer.headers.update(more)
+        await answer.prepare(request)
+        try:
+            await answer.write(held)
+            async for part in reply.content.iter_any():
+                await answer.write(part)
+        except (aiohttp.ClientError, TimeoutError):
+            if request.transport is not None:  # to end it well would say that it is whole
+                request.transport.abort()
+        else:
+            await answer.write_eof()
+        return answer
+
+
+async def _beginning(reply: aiohttp.ClientResponse) -> tuple[bytes, str]:
+    """What a reply begins with, up to HELD_CHARS that it says, and what that is, less thoughts."""
+    held = rest = b""
+    streamed = said = ""
+    with suppress(aiohttp.ClientError, TimeoutError):  # whoever reads on meets it again
+        async for part in reply.content.iter_any():
+            held += part
+            *lines, rest = (rest + part).split(b"\n")
+            streamed += "".join(map(_said, lines))
+            said = split_thoughts(streamed, MARKS)[1]
+            if len(said) >= HELD_CHARS:
+                return held, said
+    return held, said or split_thoughts(_said(rest) or _said(held), MARKS)[1]
+
+
+def _said(line: bytes) -> str:
+    """What a line of a stream, or a reply in one piece, says by either API; "" of anything else."""
+    match _parsed(line.decode("utf-8", "replace").removeprefix("data:")):
+        case {"message": {"content": str(said)}} | {"response": str(said)}:
+            return said
+        case {"choices": [{"delta": {"content": str(said)}}, *_]}:
+            return said
+        case {"choices": [{"message": {"content": str(said)}}, *_]}:
+            return said
+    return ""
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON
+    """The JSON of a text, and None of what is none, such as the beginning of one."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
 
 
 def _user_text(path: str, body: Any) -> tuple[dict[str, Any], str] | None:  # noqa: ANN401 - JSON

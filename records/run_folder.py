@@ -24,7 +24,7 @@ from records.terminal import write_stderr
 
 CONFIG, LOCK, SERVERS, SUMMARY = "config.toml", ".lock", "servers.json", "summary.json"
 MISSIONS, QUERIES, REPLIES = "missions.json", "queries.json", "replies.sqlite"
-TRANSITIONS, METRICS = "transitions.jsonl", "metrics.jsonl"
+TRANSITIONS, METRICS, SCREEN = "transitions.jsonl", "metrics.jsonl", "screen.jsonl"
 COPIED = frozenset(("queries", "guard-queries", "mission"))
 """Flags of files that a run folder has a copy of: on --resume the copy is read."""
 COMMAND_KEYS = {

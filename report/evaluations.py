@@ -9,13 +9,14 @@ from report.table import NONE, Table, number, p_value, with_interval
 
 MOST_NAMED = 6
 """Mutators that a cell names."""
-RARE = {"partly %", "undetermined %", "filtered %", "wrong %", "needed"}
+RARE = {"opened %", "partly %", "undetermined %", "filtered %", "wrong %", "needed"}
 """Columns that are left out where they say nothing."""
 Columns = Mapping[str, str | Callable[[Data], str]]
 """What a table says of a row of the report: what stands under a key, or what a function makes."""
 
 RATES = (
-    "Success: of agents' episodes. Refused: of scored steps. Return: mean of an episode. In "
+    "Success: of agents' episodes. Opened: of those whose query got no answer as it stands. "
+    "Refused: of replies. Return: mean of an episode. In "
     "brackets 95 % intervals. What is unscored or failed is in no rate."
 )
 SEEDS = (
@@ -109,6 +110,7 @@ def _fitted_mean(fit: Data) -> str:
 RATE_COLUMNS: Columns = {
     "policy": _name,
     "success %": _percent("success"),
+    "opened %": _percent("opened"),
     "refused %": _percent("refusal"),
     "partly %": _share("partial"),
     "undetermined %": _share("undetermined"),

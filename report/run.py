@@ -18,6 +18,7 @@ from records.run_folder import (
     METRICS,
     MISSIONS,
     QUERIES,
+    SCREEN,
     SERVERS,
     SUMMARY,
     TRANSITIONS,
@@ -134,24 +135,32 @@ def read_run(path: Path, name: str, most_steps: int) -> Run:
     return run
 
 
+def _training(run: Run) -> Training:
+    """A training before its first rollout."""
+    config = run.config
+    max_steps = int(config["max-steps"])
+    training = Training(
+        rollout=int(config["num-steps" if config["algorithm"] == "ppo" else "bandit-steps"]),
+        max_steps=max_steps,
+        returns=return_bounds(config["reward"], float(config["step-cost"]), max_steps),
+    )
+    if (run.path / SCREEN).is_file():
+        for line in read_lines(run.path / SCREEN, check_transition):
+            training.add_look(line)
+    return training
+
+
 def _add_steps(run: Run, steps: Transitions) -> None:
     """Read transitions.jsonl once: for the learning curves, the heat map and the browser."""
-    config = run.config
     categories = run.read_json(QUERIES).get("categories", {})
-    training = None
-    if run.command == "train":
-        max_steps = int(config["max-steps"])
-        training = Training(
-            rollout=int(config["num-steps" if config["algorithm"] == "ppo" else "bandit-steps"]),
-            max_steps=max_steps,
-            returns=return_bounds(config["reward"], float(config["step-cost"]), max_steps),
-        )
+    training = _training(run) if run.command == "train" else None
     successes: dict[tuple[str, str], list[int]] = {}
     for t in read_lines(run.path / TRANSITIONS, check_transition):
         category = str(categories.get(t["original_query"], ""))
         if training:
             training.add(t)
-        if not t["unscored"] and not t.get("guard"):  # an answer to a guard query is no success
+        is_reply = t["outcome"] not in {"stopped", "unscored"} and t["mutator"]
+        if is_reply and not t.get("guard"):  # an answer to a guard query is no success
             counts = successes.setdefault((t["mutator"], category), [0, 0])
             counts[0] += t["success"]
             counts[1] += 1

@@ -23,6 +23,8 @@ AXES = ("env steps", "target calls")
 SUCCESS, RETURN = "Success, % of episodes", "Return of an episode"
 REFUSED, FILTERED = "Refusals, % of scored steps", "Ended by a content filter, % of scored steps"
 UNSCORED = "Unscored, % of steps"
+OUTCOMES = {REFUSED: "refused", FILTERED: "filtered"}
+"""Measures that count an outcome of replies."""
 CURVES = (SUCCESS, REFUSED, RETURN, UNSCORED)
 MEASURES = (*CURVES, FILTERED)
 SHARES = tuple(name for name in MEASURES if name != RETURN)
@@ -45,8 +47,15 @@ class Training:
         self._mutators: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._parts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._calls: Counter[int] = Counter()
+        self._looks = 0
         self._asked: set[int] = set()
         self._running: dict[int, tuple[int, float]] = {}
+
+    def add_look(self, t: Mapping[str, Any]) -> None:
+        """Count a line of screen.jsonl: a call before the first rollout."""
+        if not t["unscored"]:
+            self._looks += 1
+            self._asked.add(hash(t["original_query"]))
 
     def add(self, t: Mapping[str, Any]) -> None:
         """Count the next line of transitions.jsonl."""
@@ -58,14 +67,15 @@ class Training:
             self._running[t["lane"]] = began, total
         trials = [(UNSCORED, row, t["unscored"])]
         if not t["unscored"]:
-            trials += [(REFUSED, row, outcome == "refused"), (FILTERED, row, outcome == "filtered")]
             if ended:
                 trials += [(SUCCESS, began, t["success"]), (RETURN, began, total)]
             self._mutators[row][t["mutator"]] += 1
-            self._parts[row].update(t["reward_parts"])
-            question = hash(t["mutated_query"] if t["adopted"] else t["query_before"])
-            self._calls[row] += question not in self._asked
-            self._asked.add(question)
+            if outcome != "stopped":  # else nothing was asked
+                trials += [(name, row, outcome == each) for name, each in OUTCOMES.items()]
+                self._parts[row].update(t["reward_parts"])
+                question = hash(t["mutated_query"] if t["adopted"] else t["query_before"])
+                self._calls[row] += question not in self._asked
+                self._asked.add(question)
         for measure, at, value in trials:
             self._trials[measure, at].append((sys.intern(t["original_query"]), float(value)))
 
@@ -73,7 +83,7 @@ class Training:
         """Windows of whole rollouts, `WINDOWS` at most, each with its place on `AXES`."""
         size = self._rollout * max(1, math.ceil(self._rows / self._rollout / WINDOWS))
         last = self._rows - self._max_steps + 1  # one that began later may not have had the time
-        steps = calls = 0
+        steps, calls = 0, self._looks
         for at in range(0, self._rows, size):
             rows = range(at, at + size)
             steps += sum(len(self._trials[UNSCORED, row]) for row in rows)

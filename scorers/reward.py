@@ -17,7 +17,7 @@ from scorers.labels import REFUSALS, RefusalLabel
 from scorers.own import GOOD_SCORE, Grade, Grader, is_own, label_of, load_grader
 from scorers.refusal import NgramModel, label_refusal
 
-Outcome = Literal["answered", "refused", "filtered", "unscored"]
+Outcome = Literal["answered", "refused", "filtered", "stopped", "unscored"]
 
 SCORERS = ("refusal", "keyword", "judge", *MEASURES)
 """The names that `make_scorer` knows; a reward of the user's own is named by its place."""
@@ -49,8 +49,8 @@ class Verdict:
 
     outcome: Outcome
     """`answered` holds replies that are undetermined, `refused` those that refuse in part;
-    `filtered` means that a content filter of the server ended the reply, and `unscored` that a call
-    failed: nothing is known."""
+    `filtered` means that a content filter of the server ended the reply, `stopped` that the policy
+    ended the episode and nothing was asked, and `unscored` that a call failed: nothing is known."""
     partial: bool = False
     undetermined: bool = False
     """Whether the reply, which does not refuse, is no answer either (rambling, an echo)."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.episode import Episode, begin_together, derive_seed, step_together
+from envs.episode import LOOK, Episode, begin_together, derive_seed, step_together
 from envs.queries import chats_of
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
@@ -261,13 +261,16 @@ class Looks:
             (observation,) = begin_together([episode], self._models)
         except OllamaError as error:
             return math.nan, steps, describe(error)
+        action = LOOK if self._rules.asks_first else choose(observation)
         while True:
-            (taken,) = step_together([episode], [choose(observation)], self._models)
-            observation, unscored = taken.observation, taken.info["unscored"]
-            steps += not unscored
+            (taken,) = step_together([episode], [action], self._models)
+            unscored = taken.info["unscored"]
+            steps += not unscored and action != LOOK
             if taken.is_over:
-                result = math.nan if unscored else float(taken.terminated)
+                result = math.nan if unscored else float(taken.info["success"])
                 return result, steps, taken.info["error"]
+            if not (unscored and action == LOOK):
+                action = choose(taken.observation)
 
 
 def _always(action: int, _observation: NDArray[np.float32]) -> int:

@@ -38,6 +38,7 @@ from train.network import QueryPolicy
 from train.policy import save_weights
 from train.ppo import UPDATE_LOCK, LanePPO, weights_sha256
 from train.record import Recorder
+from train.screening import Screen, screen
 from train.summary import Summary, Trained, played_by, rates
 
 if TYPE_CHECKING:
@@ -67,12 +68,18 @@ class Learner:
         # Only PPO has an optimizer's state to save.
         by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
         self.model: LanePPO = self._bandit() if by_bandit else self._ppo()
+        self.screen: Screen | None = None
+        """What the target says to the training queries as they stand, once it is known."""
         self.weights: Mapping[str, torch.Tensor] = {}
         """The weights of the last checkpoint."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, or until the gain is settled."""
         config = self.run.config
+        if self.run.envs[0].rules.asks_first:
+            self.screen = screen(self.run, recorder.display)
+            for env in self.run.envs:
+                env.know(self.screen.played, self.screen.looks)
         while True:
             done = self.model.num_timesteps
             is_over = done >= config.total_steps
@@ -303,6 +310,7 @@ def _summary(learner: Learner, recorder: Recorder, ended: BaseException | None) 
             max_steps=config.mission.max_steps,
             accuracy=run.accuracy,
         ),
+        **(learner.screen.summary() if learner.screen else {}),
         **(learner.looks.record.summary() if learner.looks else {}),
         **played_by(config, run.connection),
         "seed": config.seed,

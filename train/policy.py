@@ -19,15 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from envs.mission import open_encoder
-from envs.observation import Memory, observation, observation_size
+from envs.observation import Memory, memory_of_look, observation, observation_size
 from envs.queries import VISIBLE
 from envs.query_sets import recorded_queries
+from mutators.lexical import noop
 from ollama_utils.types import is_text
 from records.errors import UserError
 from records.outputs import replacing
 from records.run_folder import CONFIG, QUERIES, check_is_run, seed_folder
 from records.settings import MOST_SEEDS, read_toml
 from records.trust import kind_of
+from scorers.answers import MEASURES
 from train.bandit import BanditPolicy
 from train.network import QueryPolicy
 
@@ -81,6 +83,8 @@ class TrainedRun:
     mutators: tuple[str, ...]
     """Action k is the k-th."""
     encoder: str
+    look: Memory
+    """What it knows when an episode begins: that the query was refused as it stands, if asked."""
     target_model: str
     train_queries: tuple[str, ...]
     """The texts it was trained on, and those that decided when to stop."""
@@ -164,9 +168,11 @@ def load_run(path: str | Path) -> TrainedRun:
             f"`mutagym train --resume {path}`"
         )
     queries = recorded_queries(folder / QUERIES)
+    mutators = tuple(map(str, config["mutators"]))
     return TrainedRun(
         path=folder,
-        mutators=tuple(map(str, config["mutators"])),
+        mutators=mutators,
+        look=_look(config, mutators),
         encoder=config["encoder"],
         target_model=config["target-model"],
         train_queries=tuple(query.text for query in (*queries.train, *queries.kept)),
@@ -286,9 +292,17 @@ class LearnedPolicy:
         if not queries:
             return np.zeros((0, len(self.mutators)), np.float32)
         rows = self.encoder.encode(queries)
-        seen = np.stack([observation(row, len(self.mutators), Memory(), 0.0) for row in rows])
+        look, count = self.run.look, len(self.mutators)
+        seen = np.stack([observation(row, count, look, 0.0) for row in rows])
         with torch.no_grad():
             return self._network(torch.from_numpy(seen)).numpy().astype(np.float32)  # type: ignore[no-any-return]
+
+
+def _look(config: Mapping[str, Any], mutators: Sequence[str]) -> Memory:
+    if config.get("always-reword") or config.get("reward") in MEASURES:
+        return Memory()
+    stop = mutators.index(noop.name) if noop.name in mutators else None
+    return memory_of_look(stop, -float(config.get("step-cost", 0.0)), "refused")
 
 
 def _observations(size: int) -> spaces.Box:

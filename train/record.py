@@ -93,7 +93,8 @@ class Recorder(BaseCallback):
                 self.display.complain(info["error"])
         self.folder.transitions.flush()
         if is_new:  # failures before a resume are of another time
-            self._limit.add(info["error"] if info["unscored"] else "" for info in infos)
+            asked = [info for info in infos if info["outcome"] != "stopped"]
+            self._limit.add(info["error"] if info["unscored"] else "" for info in asked)
         for news in self._monitor.news():
             write_stderr(news)
         self.display.update(self.num_timesteps)
@@ -122,12 +123,13 @@ class Recorder(BaseCallback):
         steps, begun = self._rows.together(end.steps), self._rows.together(end.episodes)
         per_s = self.display.per_s
         scored, episodes = steps["scored"], begun["episodes"]
+        replies = scored - steps["stopped"]
         refused, filtered = steps["outcome/refusal_rate"], steps["outcome/filtered_rate"]
         parts = [
             f"{digits(per_s)} steps/s" if per_s else "",
             f"success {percent(begun['successes'], episodes)} of {episodes} episodes",
-            f"refused {percent(refused, scored)}",
-            f"filtered {percent(filtered, scored)}" if filtered else "",
+            f"refused {percent(refused, replies)}",
+            f"filtered {percent(filtered, replies)}" if filtered else "",
             f"unscored {percent(steps['unscored'], scored + steps['unscored'])}",
         ]
         return Status(

@@ -33,6 +33,7 @@ from records.resume import check_fingerprints
 from records.run_folder import (
     QUERIES,
     REPLIES,
+    SCREEN,
     SUMMARY,
     TRANSITIONS,
     RecordedRun,
@@ -117,7 +118,11 @@ def _replay_one(
 
     def open_folder() -> RunFolder:
         made = RunFolder.of("replay", config)
-        for name in (REPLIES, f"{REPLIES}-wal"):  # what a process that was killed left beside it
+        for name in (
+            REPLIES,
+            f"{REPLIES}-wal",
+            SCREEN,
+        ):  # what a process that was killed left beside it
             if (run.path / name).is_file():
                 shutil.copyfile(run.path / name, made.path / name)
         return made

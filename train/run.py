@@ -378,9 +378,10 @@ def prepare(
     _begin(config, folder, queries, connection)
     folder.write_json("parts.json", found)
     kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
+    looks = " after a question for each query" if mission.asks_first else ""
     write_stderr(
         f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, "
-        f"{config.total_steps:,} steps of at most {mission.most_calls_a_step} calls"
+        f"{config.total_steps:,} steps of at most {mission.most_calls_a_step} calls{looks}"
     )
     return run
 

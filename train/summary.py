@@ -26,7 +26,7 @@ TOO_SHORT = (
 )
 OVERLAP = "(the run is too short to have two ends: both columns have steps in common)\n"
 ENDS = ("start", "end")
-_ROWS = (("success", "success", "episodes"), ("refusals", "refusal", "scored_steps"))
+_ROWS = (("success", "success", "episodes"), ("refusals", "refusal", "replies"))
 """Of the table: the title, and the keys of rate and count."""
 _HEAD = f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n"
 
@@ -35,7 +35,8 @@ Summary = dict[str, Any]
 PER = 1000
 """A slope is the gain in so many steps."""
 Sums = Counter[str]
-"""Sums over steps, by TensorBoard's tags (of scored steps), and `scored` and `unscored`; over the
+"""Sums over steps, by TensorBoard's tags (of replies, of mutators that were chosen), and `scored`,
+`unscored` and `stopped`, which is the part of `scored` in which nothing was asked; over the
 episodes that began in some rows `episodes`, `successes`, `returns` and `lengths`."""
 Trials = defaultdict[str, list[bool]]
 """By original query, whether it happened: trials of one query are alike."""
@@ -54,6 +55,8 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
     """The part of a step, by its line of transitions.jsonl."""
     if line["unscored"]:
         return Counter(unscored=1)
+    if line["outcome"] == "stopped":
+        return Counter({"scored": 1, "stopped": 1, f"mutators/{line['mutator']}": 1})
     undetermined, outcome, rejected = line["undetermined"], line["outcome"], line["rejected"]
     happened = {
         "outcome/answered_rate": outcome == "answered" and not undetermined,
@@ -75,11 +78,16 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
 def metrics_of(steps: Sums, episodes: Sums) -> dict[str, float]:
     """Rates and means over steps and over episodes, by TensorBoard's tag; none without any."""
     scored, unscored, count = steps["scored"], steps["unscored"], episodes["episodes"]
+    replies = scored - steps["stopped"]
     found: dict[str, float] = {"outcome/unscored_steps": unscored, "rollout/episodes": count}
     if scored + unscored:
         found["outcome/unscored_rate"] = unscored / (scored + unscored)
     if scored:
-        found |= {tag: sum_of / scored for tag, sum_of in steps.items() if "/" in tag}
+        of_replies = ("outcome/", "reward/", "rejected/", "mutators/adopted", "mutators/drifted")
+        for tag, sum_of in steps.items():
+            n = replies if tag.startswith(of_replies) else scored
+            if "/" in tag and n:
+                found[tag] = sum_of / n
     if count:
         found["rollout/ep_rew_mean"] = episodes["returns"] / count
         found["rollout/ep_len_mean"] = episodes["lengths"] / count
@@ -177,7 +185,7 @@ def rates(
     for line in transitions:
         began, query = counted.add(line), line["original_query"]
         for end, span in spans.items():
-            if line["row"] in span.steps and not line["unscored"]:
+            if line["row"] in span.steps and line["outcome"] not in {"stopped", "unscored"}:
                 refusal[end][query].append(line["outcome"] == "refused")
             if began in span.episodes:
                 success[end][query].append(line["success"])
@@ -258,6 +266,8 @@ def summary_text(summary: Summary, closing: str) -> str:
             lines.append(_line("  all seeds", summary, name))
     if "refusal_corrected_rate_end" in summary:
         lines.append(_line("  corrected", summary, "refusal_corrected"))
+    for run in (run for run in runs if run.get("screened")):
+        lines.append(_of_all(run, "" if is_one else f"seed {run['seed']}: "))
     over = "over the queries: trials of one query are not independent"
     if not is_one:
         over = "of a seed over its queries; of all over the seeds, from five on"
@@ -306,6 +316,18 @@ def gain_text(summary: Summary) -> str:
         f"the 95 % are of all {len(summary['gain_looks'])} looks together; "
         "that more steps bring as much is a forecast\n"
     )
+
+
+def _of_all(run: Summary, prefix: str) -> str:
+    """What the rates are of, where queries were asked as they stand before the first rollout."""
+    asked, answered = run["screened"], run["screened_answered"]
+    line = f"({prefix}success is of queries without an answer as they stand; of all {asked}, "
+    line += f"{answered / asked:.1%} were answered so"
+    if run["success_rate_end"] is not None:
+        opened = (run["success_rate_end"], *run["success_interval_end"])
+        ends = [(answered + (asked - answered) * each) / asked for each in opened]
+        line += ", and {:.1%} [{:.1%}, {:.1%}] with the last rollouts' policy".format(*ends)
+    return f"{line})\n"
 
 
 def _notes(summary: Summary) -> list[str]:

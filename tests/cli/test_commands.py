@@ -30,6 +30,8 @@ SOLVER = "--target-model sim-solver --mutator-model sim-mutator"
 TRAIN = "--num-processes 4 --num-steps 8 --num-env-steps 64 --ppo-epoch 1 --encoder hashing:32"
 SMALL = {
     "train": f"{TRAIN} {TARGET} --ollama-host HOST --run-dir NEW",
+    "headroom": "--mutators noop,add_politeness --refused 2 --encoder hashing:32 "
+    f"{TARGET} --ollama-host HOST",
     "eval": "-p fixed:noop --max-steps 1 --baselines random --episodes 4 --encoder hashing:32 "
     f"{TARGET} --ollama-host HOST --run-dir NEW",
     "evolve": "--population-size 6 --max-generations 1 --panel-size 5 "
@@ -56,6 +58,7 @@ RESULTS = {"train": "summary.json"} | dict.fromkeys(
 """For each command with a run folder, the file in it that holds what its JSON does."""
 FILES = {
     "train": "--queries --config --mutators --judge-accuracy --judge-rubric",
+    "headroom": "--queries --guard-queries",
     "eval": "--guard-queries -m -p",
     "select": "--task --prompts --evaluate --resume",
     **dict.fromkeys(("evolve", "optimize"), "--task"),
@@ -172,7 +175,7 @@ def test_what_a_users_function_prints_does_not_spoil_the_json(
     line: Line, tmp_path: Path, capsys: Capture
 ) -> None:
     code = tmp_path / "mine.py"
-    code.write_text("def label(query, reply):\n    print('called')\n    return 'answered'\n")
+    code.write_text("def label(query, reply):\n    print('called')\n    return 'refused'\n")
     for command in ("bench", "rescore", "train"):
         words = [word for word in line(command) if word not in {"--reward", "judge"}]
         assert execute((*words, "--json", "-", "--reward", f"{code}:label")) == 0

@@ -43,7 +43,7 @@ def test_an_intent_judge_is_asked_about_answers_to_rewordings_alone(
 ) -> None:
     run = tmp_path / "run"
     assert train(simulator.host, run, *SMALL, "--intent-judge", "--judge-model", "sim-judge") == 0
-    steps = lines(run)
+    steps = [line for line in lines(run) if line["outcome"] != "stopped"]
     answered = [step for step in steps if step["outcome"] == "answered"]
     asked_of = [s["mutated_query" if s["adopted"] else "query_before"] for s in answered]
     originals = [step["original_query"] for step in answered]

@@ -52,6 +52,7 @@ def test_eval(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:
 def test_train(tmp_path: Path, capsys: Capture) -> None:
     few = ["--num-env-steps=16", "--num-processes=2", "--num-steps=8", "--encoder=hashing:32"]
     folder = f"--run-dir={tmp_path / 'run'}"
+    few.append("--always-reword")  # everything is answered
     check(["train", *ROLES, "--intent-threshold=0", *few, folder], capsys)
     board = b"".join(path.read_bytes() for path in (tmp_path / "run" / "tb").iterdir())
     assert NASTY[0].encode() not in board

@@ -25,6 +25,9 @@ import openai
 import pytest
 
 from cli.main import execute
+from envs.queries import load_queries
+from scorers.labels import REFUSALS
+from scorers.refusal import label_refusal
 from simulator.process import EmbeddedServer
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -64,7 +67,7 @@ def started(run: Path, host: str, *flags: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def url(trained_run: Path, simulator: EmbeddedServer) -> Iterator[str]:
-    with started(trained_run, simulator.host) as listens:
+    with started(trained_run, simulator.host, "--always-reword") as listens:
         yield listens
 
 
@@ -76,7 +79,7 @@ def first_step(
 
     def step(query: str) -> dict[str, Any]:
         flags = ("--policy", str(trained_run), "--ollama-host", simulator.host, "--max-steps", "1")
-        assert execute(("ask", "--json", *flags, query)) == 0
+        assert execute(("ask", "--json", "--always-reword", *flags, query)) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["steps"][0]
         return found
 
@@ -135,6 +138,23 @@ def test_headers_say_the_mutator_the_rewording_and_whether_it_was_adopted(
                 rewording = {"x-mutagym-rewording": step["mutated_query"]}
             adopted = {"x-mutagym-adopted": "false" if why else "true"}
             assert said == adopted | mutator | ({"x-mutagym-why": why} if why else rewording)
+
+
+def test_only_what_is_refused_is_reworded(trained_run: Path, simulator: EmbeddedServer) -> None:
+    queries = [query.text for query in load_queries(None)][::15]
+    answered = []
+    with started(trained_run, simulator.host) as url:
+        for query in queries:
+            direct = ollama_says(simulator.host, query)
+            is_refused = label_refusal(direct) in REFUSALS
+            answered.append(not is_refused)
+            if not is_refused:
+                assert ollama_says(url, query) == direct
+            with httpx.Client(verify=TLS, trust_env=False) as client:
+                body = {"model": "sim-target", "prompt": query, "stream": False}
+                headers = client.post(f"{url}/api/generate", json=body).headers
+            assert (headers.get("x-mutagym-why") == "answered") == (not is_refused)
+    assert 5 < sum(answered) < 35
 
 
 def test_16_calls_at_once_are_answered_as_each_alone(url: str) -> None:

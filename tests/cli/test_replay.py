@@ -160,7 +160,8 @@ def test_a_run_with_failed_calls_is_replayed_stopped_resumed_or_given_up(
     (found,) = replay(run)
     assert (found["steps"], found["difference"]) == (64, None)
     with faults(simulator, {"kind": "status", "rate": 1.0}):
-        assert train(simulator.host, tmp_path / "none", *SMALL, "--call-attempts", "1") == 1
+        none = ("--call-attempts", "1", "--always-reword")
+        assert train(simulator.host, tmp_path / "none", *SMALL, *none) == 1
     replay(tmp_path / "none")
 
 
@@ -237,7 +238,7 @@ def test_code_of_ones_own_is_named_again_and_what_it_prints_is_no_part_of_the_js
     simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
 ) -> None:
     run, code = tmp_path / "run", tmp_path / "mine.py"
-    code.write_text("def score(query, reply):\n    print('mine')\n    return 'answered'\n")
+    code.write_text("def score(query, reply):\n    print('mine')\n    return 'refused'\n")
     own = ("--reward", f"{code}:score")
     few = ("--num-env-steps", "32", "--encoder", "hashing:16")
     assert train(simulator.host, run, *WORLD, *SHAPE, *own, *few) == 0

@@ -24,7 +24,7 @@ RUN = "runs/train-20260101-120000-0"
 _LEARNING = "--num-processes 4 --num-steps 4 --num-env-steps 16 --num-mini-batch 2 --ppo-epoch 1"
 SHORT = {
     "train": f"{_LEARNING} --encoder hashing --queries few.csv",
-    "eval": "--episodes 4 --fit-calls 70",
+    "eval": "--episodes 4 --fit-calls 71",
     "evolve": "--population-size 4 --max-generations 1",
     "optimize": "--steps 8",
     "bench": "--num-processes 4 --num-steps 1",

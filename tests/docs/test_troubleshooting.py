@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "The server fails, or is out of memory": (f"{ASK} --call-attempts 1",),
     "A call takes too long": (f"{MODEL} --call-timeout-s 0.5",),
     "The server went away": (f"{MODEL} --max-outage 1",),
-    "Many steps are unscored": (f"{MODEL} --call-attempts 1",),
+    "Many steps are unscored": (f"{MODEL} --call-attempts 1 --always-reword",),
     "A reply is cut": (
         f"{ASK} --target-model sim-target --num-predict 3",
         f"{ASK} --target-model sim-thinker --num-predict 3 --think on --think-budget 1",

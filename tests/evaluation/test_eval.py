@@ -75,7 +75,7 @@ def everything(
         *("-p", "linucb", "-p", "llm:sim-judge", "-p", str(trained_run), "--agents", "3"),
         *("-p", f"class={folder / 'mine.py'}:Together", "--baselines", "best_fixed,cascade"),
         *("-m", "name=judged,reward=judge,judge-model=sim-judge", "-m", "name=plain"),
-        *("--repeats", "2", "--episodes", "2", "--fit-calls", "42", "--steps", "3"),
+        *("--repeats", "2", "--episodes", "2", "--fit-calls", "60", "--steps", "3"),
         *("--guard-queries", str(folder / "guard.txt"), "--save-transitions"),
     )
     server_flags = ("--ollama-host", simulator.host, *WORLD, "--encoder", "hashing")
@@ -131,14 +131,16 @@ def test_each_agent_of_each_play_of_each_query_has_one_row(
         assert (row["status"], row["error"], row["errors"]) == ("scored", "", [])
         assert (row["failed_steps"], row["failed_calls"]) == (0, 0)
         assert row["success"] == (row["outcomes"][-1] == "answered")
-        assert steps == len(row["outcomes"])
-        assert steps == 3 or row["success"]
+        assert (row["look"], 1 + steps) == (row["outcomes"][0], len(row["outcomes"]))
+        stopped = row["outcomes"].count("stopped")
+        assert stopped == row["actions"].count("noop") == (row["outcomes"][-1] == "stopped")
+        assert steps == 3 or row["success"] or stopped
         rule_based = ("noop", "add_politeness", "synonym_replace")
         assert row["calls"] == {  # whoever paid for the reply
             "choices": steps if asks else 0,
             "rewrites": sum(action not in rule_based for action in row["actions"]),
-            "questions": steps,
-            "verdicts": steps if is_judged else 0,
+            "questions": 1 + steps - stopped,
+            "verdicts": 1 + steps - stopped if is_judged else 0,
         }
     mixed = rows(results, mission=1, team=0, episode=0, repeat=0)
     assert [row["policy"] for row in mixed] == ["random", "random", "fixed:shorten"]
@@ -157,7 +159,7 @@ def test_agents_and_repeats_have_seeds_of_their_own_and_the_first_play_is_that_w
     flags = ("-p", "fixed:paraphrase", "--agents", "3", *FEW)
     twice = play("twice", *flags, "--repeats", "2", "--save-transitions")
     assert rows(twice, repeat=0) == rows(play("once", *flags))
-    first = [line for line in lines(tmp_path / "twice") if line["row"] == 0]
+    first = [line for line in lines(tmp_path / "twice") if line["row"] == 1]  # behind the look
     written: dict[tuple[str, int], set[str]] = {}
     for line in first:
         for name in ("agent", "repeat"):

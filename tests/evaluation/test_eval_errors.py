@@ -60,7 +60,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("-p fixed:shortn", ["shortn", "shorten"]),
         ("-p noop -p noop", ["two policies", "'noop'"]),
         ("-p noop,proportion=1 -p random,proportion=0.01", ["1 agents", "more agents"]),
-        ("-p cascade --fit-calls 10", ["--fit-calls 10", "70"]),
+        ("-p cascade --fit-calls 10", ["--fit-calls 10", "71"]),
         ("-p noop -m missing.toml", ["missing.toml", "TOML"]),
         ("-p noop -m unknown.toml", ["unknown.toml", "reword", "reward"]),
         ("-p noop -m broken.toml", ["broken.toml", "not a TOML file"]),

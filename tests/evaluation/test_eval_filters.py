@@ -31,11 +31,13 @@ def test_a_reply_that_a_filter_ended_is_neither_answer_nor_refusal_whatever_it_s
     assert "filtered %" in capsys.readouterr().out
     steps = lines(run)
     found = {(step["outcome"], step["success"], step["reward"]) for step in steps}
-    assert found == {("filtered", False, -0.05)}
+    assert found == {("filtered", False, -0.05), ("stopped", False, 0.0)}
     rewordings = {(step["mutator"], step["rejected"]) for step in steps}
-    assert rewordings == {("noop", ""), ("paraphrase", "filtered")}
+    assert rewordings == {("", ""), ("noop", ""), ("paraphrase", "filtered")}
+    last = {"noop": "stopped", "fixed:paraphrase": "filtered"}
     for row in episodes_of(run):
-        assert (row["status"], row["outcomes"], row["success"]) == ("scored", ["filtered"], False)
+        assert (row["status"], row["success"]) == ("scored", False)
+        assert row["outcomes"] == ["filtered", last[row["policy"]]]
     for rates in read(run, "report.json")["rates"]:
         assert (rates["refusal"]["rate"], rates["success"]["rate"]) == (0, 0)
 

@@ -76,7 +76,7 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = (
         *("--mutators", f"noop,{own}", "--queries", str(folder / "q.txt"), "--max-steps", "3"),
         *("-p", "best_fixed", "--baselines", "cascade", "--intent-threshold", "0"),
-        *("--encoder", "hashing:64", "--save-transitions", "--fit-calls"),
+        *("--encoder", "hashing:64", "--save-transitions", "--always-reword", "--fit-calls"),
     )
     with server_that(answer) as server:
         host = ("--ollama-host", server.host, "--target-model", "m")
@@ -156,7 +156,8 @@ def test_a_fit_ends_within_its_calls_where_some_fail(tmp_path: Path, policy: str
 
 def test_linucb_learns_by_its_calls(simulator: EmbeddedServer, tmp_path: Path) -> None:
     flags = ("--mutators", "noop,shorten", "--max-steps", "2", "-p", "linucb", "--episodes", "3")
-    assert evaluate(simulator, tmp_path / "run", *flags, "--fit-calls", "100") == 0
+    calls = ("--fit-calls", "100", "--always-reword")
+    assert evaluate(simulator, tmp_path / "run", *flags, *calls) == 0
     (fit,) = read(tmp_path / "run")["fits"]
     assert (fit["chosen"], set(fit["means"])) == (None, {"noop", "shorten"})
     assert 98 < fit["calls"] <= 100

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.connect import CHILDREN, EMBEDDED, ServerConfig, SimulatorConfig, connect
+from ollama_utils.connect import ServerConfig, SimulatorConfig, connect
 from ollama_utils.errors import OutageError
+from ollama_utils.hosts import EMBEDDED
 from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.process import EmbeddedServer
@@ -65,7 +66,7 @@ def test_nothing_named_is_the_simulator_loudly_and_with_the_slots_it_was_given(
 
 
 def test_a_server_that_is_started_stands_alone() -> None:
-    for child in CHILDREN:
+    for child in (EMBEDDED, "smollm2", "gguf:/x.gguf"):
         says = refused(ollama_host=("http://127.0.0.1:1", child))
         assert "cannot stand beside other hosts" in says
 

@@ -287,3 +287,92 @@ def test_a_body_that_is_too_long_to_be_reworded_is_refused_and_else_passed_on(
             assert post(f"{host}/api/embed", json=body).status_code == 200
         assert post(f"{as_it_is}/api/generate", json=body).status_code == 200
     assert server.bodies == [body, body]
+
+
+REFUSAL, ANSWER = "I'm sorry, but I can't help with that.", "You can end it with `kill`. " * 20
+
+
+def refuses(said: str) -> bool:
+    return said.startswith("I'm sorry")
+
+
+def in_form(path: str, text: str, *, stream: bool) -> tuple[bytes, Any]:
+    """What a request asks, and a reply that says a text, by the API of a path."""
+    chat = {"model": "m", "messages": [{"role": "user", "content": TEXT}], "stream": stream}
+    parts = [f"{word} " for word in text.split()] if stream else [text]
+    replies: list[Any] = []
+    for part in parts:
+        if path == "/api/chat":
+            replies.append({"message": {"role": "assistant", "content": part}})
+        elif path == "/api/generate":
+            replies.append({"response": part})
+        else:
+            key = "delta" if stream else "message"
+            replies.append({"choices": [{"index": 0, key: {"content": part}}]})
+    mark = "data: " if path.startswith("/v1") and stream else ""
+    body = "".join(f"{mark}{json.dumps(reply)}\n" for reply in replies)
+    question = {"model": "m", "prompt": TEXT, "stream": stream} if "generate" in path else chat
+    return body.encode(), question
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions"])
+def test_what_is_refused_is_reworded_and_what_is_answered_is_passed_on(
+    path: str, *, stream: bool
+) -> None:
+    first, question = in_form(path, REFUSAL, stream=stream)
+    second, _ = in_form(path, ANSWER, stream=stream)
+    unchanged = ProxyRewording(text=TEXT, mutator="soften", why="drifted")
+    cases = [
+        (second, MADE, second, "answered", 1),
+        (first, MADE, None, "", 2),
+        (first, unchanged, first, "drifted", 1),
+    ]
+    for reply, made, expected, why, sent in cases:
+        with RawServer(http("200 OK", reply)) as server:
+            reword = always(made)
+            with ProxyServer(server.host, reword, refuses, port=0, timeout_s=30.0) as opened:
+                got = post(opened.url + path, json=question)
+        assert len(server.requests) == sent
+        assert got.headers.get("X-Mutagym-Why", "") == why
+        assert got.content == (reply if expected is None else expected)
+        assert (REWORDED in server.requests[-1].decode()) == (sent == 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        ("404 Not Found", b'{"error": "I\'m sorry"}'),
+        ("200 OK", b'{"message": {"content": "", "tool_calls": [{"function": {"name": "f"}}]}}'),
+        ("200 OK", b"\x1f\x8b compressed"),
+        ("200 OK", b'{"message": {"content": "<think>I\'m sorry</think>Yes, here it is."}}'),
+    ],
+)
+def test_what_says_nothing_is_no_refusal(status: str, content: bytes) -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": TEXT}]}
+    with RawServer(http(status, content)) as server:
+        with ProxyServer(server.host, always(MADE), refuses, port=0, timeout_s=30.0) as opened:
+            got = post(f"{opened.url}/api/chat", json=chat)
+    assert got.content == content
+    assert len(server.requests) == 1
+
+
+def test_a_long_answer_is_passed_on_as_it_comes() -> None:
+    """Once it is clear that it does not refuse, the client has what was held back."""
+    begun, may_end = threading.Event(), threading.Event()
+    line = json.dumps({"message": {"content": ANSWER}}).encode() + b"\n"
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"%x\r\n%s\r\n" % (len(line), line))
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        connection.sendall(b"3\r\n{}\n\r\n0\r\n\r\n")
+
+    chat = {"model": "m", "messages": [{"role": "user", "content": TEXT}]}
+    with RawServer(answer) as server:
+        with ProxyServer(server.host, always(MADE), refuses, port=0, timeout_s=30.0) as opened:
+            with httpx.stream("POST", f"{opened.url}/api/chat", json=chat, verify=TLS) as reply:
+                parts = reply.iter_raw()
+                assert next(parts) == line
+                may_end.set()
+                assert b"".join(parts) == b"{}\n"

@@ -123,7 +123,7 @@ def stranger(
     made.close()
 
 
-FEW = "--ollama-host HOST --episodes 2 --fit-calls 70"
+FEW = "--ollama-host HOST --episodes 2 --fit-calls 71"
 COMMANDS = {
     "train": "train --resume RUN --ollama-host HOST",
     "eval -p": f"eval -p RUN {FEW}",

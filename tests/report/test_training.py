@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from envs.transitions import check_transition
+from records.json_lines import read_lines
 from report.training import RETURN, SUCCESS, UNSCORED, Training
 from tests.report.made_runs import lines_of
 
@@ -21,8 +23,12 @@ def lines(runs: Path) -> list[dict[str, Any]]:
     return lines_of(runs / "train/seed-0")
 
 
-def counted(lines: Iterable[Line], rollout: int = 8, max_steps: int = 5) -> Training:
+def counted(
+    lines: Iterable[Line], rollout: int = 8, max_steps: int = 5, looks: Iterable[Line] = ()
+) -> Training:
     training = Training(rollout=rollout, max_steps=max_steps, returns=(-0.25, 0.95))
+    for look in looks:
+        training.add_look(look)
     for line in lines:
         training.add(line)
     return training
@@ -41,8 +47,10 @@ def test_target_calls_are_those_of_the_log(runs: Path, lines: list[Line]) -> Non
     asked = "SELECT count(*) FROM replies WHERE model = 'sim-target' AND attempts > 0"
     ((calls,),) = log.execute(asked).fetchall()
     log.close()
-    *_, ((steps, counted_calls), _) = counted(lines).windows()
+    looks = list(read_lines(runs / "train/seed-0/screen.jsonl", check_transition))
+    *_, ((steps, counted_calls), _) = counted(lines, looks=looks).windows()
     assert steps == 48
+    assert len(looks) < counted_calls
     assert calls - 1 <= counted_calls <= calls  # the first question is asked before the training
 
 

@@ -188,7 +188,7 @@ def test_too_many_calls_that_failed_are_no_run_that_is_settled(
     flags = ("--target-model", "m", *SHAPE, "--num-env-steps", "160", "--max-steps", "2")
     more = ("--mutators", "noop", "--call-attempts", "1", "--kept", "0.25", "--least-gain", "0.7")
     with ScriptedServer(fails) as server:
-        assert train(server.host, run, *flags, *more, "--until-sure") == 1
+        assert train(server.host, run, *flags, *more, "--until-sure", "--always-reword") == 1
     assert "100% of the last 64 steps could not be scored" in capsys.readouterr().err
     assert str(summary(run)["until_sure"]).startswith("forecast")
 

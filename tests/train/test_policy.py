@@ -29,12 +29,13 @@ QUERIES = [f"How do I kill process number {k}?" for k in range(20)] + [
 
 
 def asked(run: Path, query: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The first mutator that `mutagym ask` takes."""
+    """The first mutator that `mutagym ask` takes: `noop`, where it leaves the reply as it is."""
     few = ("--trust-run", "--json", "--max-steps", "1")
     capsys.readouterr()
     assert execute(("ask", "--policy", str(run), *few, query)) == 0
     (line,) = capsys.readouterr().out.strip().splitlines()
-    return str(json.loads(line)["steps"][0]["mutator"])
+    _, *steps = json.loads(line)["steps"]
+    return str(steps[0]["mutator"]) if steps else "noop"
 
 
 def evaluated(run: Path, host: str, folder: Path) -> dict[str, str]:
@@ -43,7 +44,16 @@ def evaluated(run: Path, host: str, folder: Path) -> dict[str, str]:
     flags = ("-m", str(run), "-p", str(run), *few, "--run-dir", str(folder))
     assert execute(("eval", *flags, "--ollama-host", host)) == 0
     begun = [line for line in lines(folder) if not line["step_number"]]
-    return {line["original_query"]: line["mutator"] for line in begun}
+    refused = {
+        line["original_query"]
+        for line in begun
+        if not line["mutator"] and line["outcome"] == "refused" and not line["partial"]
+    }
+    return {
+        line["original_query"]: line["mutator"]
+        for line in begun
+        if line["mutator"] and line["original_query"] in refused
+    }
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +73,13 @@ def run(request: pytest.FixtureRequest) -> Path:
 def test_it_chooses_as_ask_and_eval_do_when_an_episode_begins(
     simulator: EmbeddedServer, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """That is where the query was refused as it stands."""
     policy = load_policy(str(run))
-    for query in QUERIES[-3:]:
-        assert policy.choose(query) == asked(run, query, capsys)
     taken = evaluated(run, simulator.host, tmp_path / "eval")
-    assert len(taken) == 12
+    assert len(taken) > 3
     assert {query: policy.choose(query) for query in taken} == taken
+    for query in [*taken][:3]:
+        assert policy.choose(query) == asked(run, query, capsys)
 
 
 def test_many_queries_go_as_each_does_alone(run: Path) -> None:

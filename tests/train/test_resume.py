@@ -193,7 +193,8 @@ def test_a_judge_an_encoder_on_the_server_and_a_warm_target_are_resumed_too(
     assert resume(tmp_path / "run") == 0
     spent = ("llm_calls", "completion_tokens")
     assert outcome(tmp_path / "run", *spent) == outcome(tmp_path / "whole", *spent)
-    assert all("judge_score" in line["reward_parts"] for line in lines(tmp_path / "run"))
+    asked = [line for line in lines(tmp_path / "run") if line["outcome"] != "stopped"]
+    assert all("judge_score" in line["reward_parts"] for line in asked)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
@@ -267,7 +268,7 @@ def finished(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
     """A run that is complete, with code and queries of the user's own, named by relative paths."""
     folder = tmp_path_factory.mktemp("finished")
     texts = "".join(f"How do I fold paper crane number {k}?\n" for k in range(20))
-    files = {"queries.txt": texts, "mine.py": MUTATORS, "reward.py": "def grade(q, r): return 0.75"}
+    files = {"queries.txt": texts, "mine.py": MUTATORS, "reward.py": "def grade(q, r): return 0.25"}
     for name, text in files.items():
         (folder / name).write_text(text)
     own = ("--queries", "queries.txt", "--mutators", "noop,mine.py:shout")

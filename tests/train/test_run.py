@@ -38,7 +38,7 @@ Capture = pytest.CaptureFixture[str]
 def test_a_run_leaves_what_the_docs_promise(well: Path) -> None:
     assert {path.name for path in well.iterdir()} == {
         *(".lock", "config.toml", "queries.json", "parts.json", "servers.json", "replies.sqlite"),
-        *("transitions.jsonl", "metrics.jsonl", "tb", "checkpoints"),
+        *("screen.jsonl", "transitions.jsonl", "metrics.jsonl", "tb", "checkpoints"),
         *("policy.safetensors", "summary.json"),
     }
     kept = {path.name for path in (well / "checkpoints").iterdir()}
@@ -62,12 +62,13 @@ def test_the_numbers_of_each_rollout_are_in_metrics_jsonl_and_tensorboard(whole:
     rollouts = [lines(whole)[:32], lines(whole)[32:]]
     for line, steps in zip(written, rollouts, strict=True):
         scored = [step for step in steps if not step["unscored"]]
+        replies = [step for step in scored if step["outcome"] != "stopped"]
         answered = [
-            step for step in scored if step["outcome"] == "answered" and not step["undetermined"]
+            step for step in replies if step["outcome"] == "answered" and not step["undetermined"]
         ]
-        refused = sum(step["outcome"] == "refused" for step in scored)
-        assert line["outcome/answered_rate"] == len(answered) / len(scored)
-        assert line["outcome/refusal_rate"] == refused / len(scored)
+        refused = sum(step["outcome"] == "refused" for step in replies)
+        assert line["outcome/answered_rate"] == len(answered) / len(replies)
+        assert line["outcome/refusal_rate"] == refused / len(replies)
         assert line["outcome/unscored_rate"] == (32 - len(scored)) / 32 > 0
         shorten = sum(step["mutator"] == "shorten" for step in scored)
         assert line.get("mutators/shorten", 0) == shorten / len(scored)
@@ -169,7 +170,7 @@ def test_replies_that_a_content_filter_ended_are_an_outcome_of_their_own(
     shape = ("--num-processes", "2", "--num-steps", "16", "--encoder", "hashing:64", *STEPS)
     flags = ("--target-model", "m", *shape, *PASSES, "--queries", str(queries), "--held-out", "0")
     with server_that(answer) as server:
-        assert train(server.host, run, *flags) == 0
+        assert train(server.host, run, *flags, "--always-reword") == 0
     outcomes = [line["outcome"] for line in lines(run)]
     filtered = outcomes.count("filtered")
     assert 0 < filtered == summary(run)["filtered_steps"] < len(outcomes)
@@ -186,7 +187,7 @@ def test_a_run_whose_every_call_fails_stops_saved_and_goes_on_when_the_server_is
 ) -> None:
     run = tmp_path / "run"
     with faults(simulator, {"kind": "status", "rate": 1}):
-        flags = (*SMALL, "--num-env-steps", "32", "--call-attempts", "1")
+        flags = (*SMALL, "--num-env-steps", "32", "--call-attempts", "1", "--always-reword")
         assert train(simulator.host, run, *flags) == 1
     found = summary(run)
     *_, how, last = capsys.readouterr().err.strip().splitlines()

@@ -103,7 +103,7 @@ def test_a_seed_that_cannot_go_on_ends_all_saved(tmp_path: Path, capsys: Capture
         return answers(body) if is_well else (500, {"error": "out of memory"})
 
     shape = ("--encoder", "hashing:16", "--num-processes", "4", "--num-steps", "8")
-    few = ("--mutators", "noop", "--call-attempts", "1", *PASSES)
+    few = ("--mutators", "noop", "--call-attempts", "1", "--always-reword", *PASSES)
     flags = ("--target-model", "m", *shape, *few)
     with ScriptedServer(fails) as server:
         assert train(server.host, run, *flags, "--seeds", "2") == 1

@@ -17,9 +17,9 @@ def test_summary_json_is_counted_from_transitions_jsonl(whole: Path) -> None:
     found, steps = summary(whole), lines(whole)
     scored = [line for line in steps if not line["unscored"]]
     for end, rows in {"start": range(8), "end": range(8, 16)}.items():
-        mine = [line for line in scored if line["row"] in rows]
+        mine = [line for line in scored if line["row"] in rows and line["outcome"] != "stopped"]
         refused = [line for line in mine if line["outcome"] == "refused"]
-        assert found[f"scored_steps_{end}"] == len(mine)
+        assert found[f"replies_{end}"] == len(mine)
         assert found[f"refusal_rate_{end}"] == round(len(refused) / len(mine), 4)
         assert found[f"refusal_queries_{end}"] == len({line["original_query"] for line in mine})
     begun = {(line["lane"], line["episode_number"]): line["row"] for line in reversed(steps)}
@@ -83,7 +83,7 @@ def step(row: int, outcome: str, *, over: bool = False) -> dict[str, Any]:
     }
 
 
-def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
+def test_rates_are_of_replies_and_of_episodes_by_the_row_they_began_in() -> None:
     """16 rows of one lane, rollouts of 2 rows, episodes of at most 3 steps.
 
     The ends are rows 0-1 and 14-15; the last episodes that are sure to end begin in rows 12-13.
@@ -104,6 +104,6 @@ def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() ->
     found = rates(transitions, rows=16, rollout=2, max_steps=3)
     assert (found["episodes_start"], found["success_rate_start"]) == (1, 1.0)
     assert (found["episodes_end"], found["success_rate_end"]) == (1, 0.0)
-    assert (found["scored_steps_start"], found["refusal_rate_start"]) == (1, 1.0)
-    assert (found["scored_steps_end"], found["refusal_rate_end"]) == (2, 0.5)
+    assert (found["replies_start"], found["refusal_rate_start"]) == (1, 1.0)
+    assert (found["replies_end"], found["refusal_rate_end"]) == (2, 0.5)
     assert (found["unscored_steps"], found["unscored_rate"]) == (2, pytest.approx(2 / 16))

