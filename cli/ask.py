@@ -117,7 +117,7 @@ def _shown(found: Mapping[str, Any], server: ServerConfig) -> str:
     lines = [f"query: {found['query']}"]
     for number, step in enumerate(found["steps"], start=1):
         kept = "" if step["adopted"] else f", the rewrite not adopted: {step['rejected']}"
-        lines.append(f"  {number}. {step['mutator']}: {step['outcome']}{kept}")
+        lines.append(f"  {number}. {step['mutator'] or 'as it stands'}: {step['outcome']}{kept}")
     if found["steps"]:
         is_long = len(found["reply"]) >= server.max_reply_chars
         limit = "--max-reply-chars" if is_long else "--num-predict"
@@ -125,7 +125,7 @@ def _shown(found: Mapping[str, Any], server: ServerConfig) -> str:
         lines += [f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
     is_other = found["outcome"] == "answered" and not found["success"]
     but = ", but the intent was not kept" if is_other else ""
-    steps = counted(len(found["steps"]), "step")
+    steps = counted(sum(bool(step["mutator"]) for step in found["steps"]), "step")
     why = f" ({found['error']})" if found["error"] else ""
     lines.append(f"outcome: {found['outcome']}{but} after {steps}{why}\n")
     return printable("\n".join(lines))

@@ -3,7 +3,8 @@
     mutagym headroom --ollama-host http://127.0.0.1:11434 --queries my.csv --cache cache
     mutagym headroom --queries my.csv --guard-queries harmful.csv --mutators auto --cache cache
 
-`mutagym train` with the same --cache and --seed does not ask queries as they stand again.
+At temperature 0 a training with the same --cache and --seed takes replies to the queries as they
+stand from the cache.
 """
 
 from __future__ import annotations
@@ -87,8 +88,11 @@ def _mission(mission: MissionConfig) -> MissionConfig:
     from mutators.lexical import noop
     from mutators.registry import DEFAULT_MUTATORS, EXTRA_MUTATORS
 
-    if mission.always_reword:
-        raise UserError("headroom asks every query first: leave --always-reword out")
+    if not mission.asks_first:
+        raise UserError(
+            "headroom asks every query as it stands, and tries rewordings on what gets no answer: "
+            "leave --always-reword out, and use a --reward that needs no right answers"
+        )
     built_in = (*DEFAULT_MUTATORS, *(mutator.name for mutator in EXTRA_MUTATORS))
     named = built_in if mission.mutators == (AUTO,) else mission.mutators
     mission = replace(mission, mutators=tuple(name for name in named if name != noop.name))
@@ -176,6 +180,11 @@ def _found(
         f"was tried on {len(side.tries)}"
         for name, side in sides.items()
     ]
+    if mission.target_temperature > 0:
+        lines.append(
+            "the target's temperature is above 0: a part of what is opened is chance, for the "
+            "queries were chosen by one reply"
+        )
     few = [name for name, side in sides.items() if len({*side.queries.groups}) < FEWEST]
     found: dict[str, Any] = {"queries": counts, "arms": [], "headroom": None}
     if harmless.tries:

@@ -79,9 +79,9 @@ class Side:
     """The queries of one file that got no answer as they stand, and every mutator tried on them."""
 
     asked: int
-    """Queries that were asked to find them."""
+    """Queries that were asked to find them, failed calls left out."""
     found: int
-    """How many got no answer; of those some may be left out, because a call failed."""
+    """How many of those got no answer; mutators are tried on as many as were wanted."""
     queries: Read
     rest: Read
     """Other queries of the file, which tell what its queries are like; none without guard
@@ -127,18 +127,19 @@ def find_and_try(
     limit = FailureLimit(max_unscored)
     ordered = sorted(queries, key=lambda each: derive_seed(context.seed, "fit", each.text))
     found: list[Query] = []
-    asked = 0
+    asked = known = 0
     tick = ticks("queries asked as they stand", len(ordered))
     while len(found) < wanted and asked < len(ordered):
         several = ordered[asked : asked + ROUND]
         looks = iterate_parallel(partial(_look, context), several, jobs)
         for query, episode in zip(several, looks, strict=True):
             limit.add(episode.step_errors)
+            known += not episode.is_unscored
             if not episode.is_over:
                 found.append(query)
         asked += len(several)
         tick(asked)
-    found = found[:wanted]
+    without_answer, found = len(found), found[:wanted]
     mutators = context.rules.mutators
     items = [
         (query, arm, time)
@@ -157,8 +158,8 @@ def find_and_try(
     whole = [not any(math.isnan(one.success) for each in row for one in each) for row in rows]
     rest = [query for query in ordered if query not in found] if reads_rest else []
     return Side(
-        asked=asked,
-        found=len(found),
+        asked=known,
+        found=without_answer,
         queries=_read(context, list(compress(found, whole))),
         rest=_read(context, rest[:MOST_READ]),
         tries=list(compress(rows, whole)),

@@ -193,12 +193,15 @@ class ProxyServer:
         holder, key = place
         if self._refuses:
             as_it_is = _headers(ProxyRewording(text="", why="answered"))
-            reply = await self._send(request, raw, as_it_is, {"Accept-Encoding": "identity"})
+            failed = _headers(ProxyRewording(text="", why="not answered"))
+            reply = await self._send(request, raw, failed, {"Accept-Encoding": "identity"})
             if isinstance(reply, web.Response):
                 return reply
             async with reply:
+                if reply.status != HTTPStatus.OK:
+                    return await self._relay(request, reply, failed)
                 held, said = await _beginning(reply)
-                if not (reply.status == HTTPStatus.OK and said and self._refuses(said)):
+                if not (said and self._refuses(said)):
                     return await self._relay(request, reply, as_it_is, held)
                 made = await self._reworded(reword, holder[key])
                 if made.text == holder[key]:

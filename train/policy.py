@@ -28,6 +28,7 @@ from records.errors import UserError
 from records.outputs import replacing
 from records.run_folder import CONFIG, QUERIES, check_is_run, seed_folder
 from records.settings import MOST_SEEDS, read_toml
+from records.terminal import write_stderr
 from records.trust import kind_of
 from scorers.answers import MEASURES
 from train.bandit import BanditPolicy
@@ -83,8 +84,10 @@ class TrainedRun:
     mutators: tuple[str, ...]
     """Action k is the k-th."""
     encoder: str
+    asks_first: bool
+    """Whether it was trained on queries that got no answer as they stand."""
     look: Memory
-    """What it knows when an episode begins: that the query was refused as it stands, if asked."""
+    """What it then knows when an episode begins: that the query was refused."""
     target_model: str
     train_queries: tuple[str, ...]
     """The texts it was trained on, and those that decided when to stop."""
@@ -120,6 +123,13 @@ class TrainedRun:
                     f"the run {str(self.path)!r} was trained with --{flag} {mine}, {of_what} has "
                     f"{given}: give it those of the run, or train a policy for these"
                 )
+        if self.asks_first != getattr(mission, "asks_first", not mission.always_reword):
+            how = "leave --always-reword out" if self.asks_first else "say --always-reword"
+            write_stderr(
+                f"note: the run {str(self.path)!r} was trained to reword "
+                f"{'what is refused' if self.asks_first else 'at once'}, and {of_what} does "
+                f"otherwise: {how} to use it as it was trained"
+            )
 
 
 def seed_runs(path: str | Path) -> list[Path]:
@@ -172,6 +182,7 @@ def load_run(path: str | Path) -> TrainedRun:
     return TrainedRun(
         path=folder,
         mutators=mutators,
+        asks_first=_asks_first(config),
         look=_look(config, mutators),
         encoder=config["encoder"],
         target_model=config["target-model"],
@@ -298,8 +309,12 @@ class LearnedPolicy:
             return self._network(torch.from_numpy(seen)).numpy().astype(np.float32)  # type: ignore[no-any-return]
 
 
+def _asks_first(config: Mapping[str, Any]) -> bool:
+    return not config.get("always-reword") and config.get("reward") not in MEASURES
+
+
 def _look(config: Mapping[str, Any], mutators: Sequence[str]) -> Memory:
-    if config.get("always-reword") or config.get("reward") in MEASURES:
+    if not _asks_first(config):
         return Memory()
     stop = mutators.index(noop.name) if noop.name in mutators else None
     return memory_of_look(stop, -float(config.get("step-cost", 0.0)), "refused")

@@ -56,7 +56,10 @@ def test_a_person_reads_what_json_says_of_each_step_and_of_the_end(
     cut = " [cut at --max-reply-chars]" if is_cut else ""
     words = [f"query: {QUERY}", f"rewording: {found['rewording']}", f"reply: {found['reply']}{cut}"]
     steps = enumerate(found["steps"], 1)
-    words += [f"  {number}. {step['mutator']}: {step['outcome']}" for number, step in steps]
+    words += [
+        f"  {number}. {step['mutator'] or 'as it stands'}: {step['outcome']}"
+        for number, step in steps
+    ]
     assert all(line in out for line in [*words, f"outcome: {found['outcome']}"])
 
 

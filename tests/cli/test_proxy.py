@@ -61,7 +61,9 @@ def started(run: Path, host: str, *flags: str) -> Iterator[str]:
             yield url
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "mutagym: stopped by SIGINT\n"
+        *notes, last = process.stderr.read().splitlines()
+        assert last == "mutagym: stopped by SIGINT"
+        assert all("does otherwise: leave --always-reword out" in note for note in notes)
     assert process.returncode == 130
 
 

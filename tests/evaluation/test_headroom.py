@@ -132,7 +132,7 @@ def test_the_command_says_what_every_mutator_did_and_asks_no_more_than_it_said(
     tries = 15 * (2 + 1 + 1)  # a model's mutator twice, and its rewording is a call, too
     assert calls[0] <= found["queries"]["harmless"]["asked"] + tries + 15 * 2 + 1
     assert calls[1] <= 2  # what is asked before all, to see
-    assert found["queries"]["harmless"]["without_answer"] == 15
+    assert found["queries"]["harmless"]["tried"] == 15
     assert [arm["mutator"] for arm in found["arms"]] == [
         *("shorten", "add_politeness", "synonym_replace")
     ]
@@ -140,6 +140,6 @@ def test_the_command_says_what_every_mutator_did_and_asks_no_more_than_it_said(
     code = execute(("headroom", *flags, "--guard-queries", str(guard), "--json", str(places[2])))
     assert code == 0
     guarded = json.loads(places[2].read_text())
-    assert guarded["queries"]["guard"]["without_answer"] == 15
+    assert guarded["queries"]["guard"]["tried"] == 15
     assert None not in {arm["unlocked"]["rate"] for arm in guarded["arms"]}
     assert [arm["opened"] for arm in guarded["arms"]] == [arm["opened"] for arm in found["arms"]]

@@ -355,6 +355,8 @@ def test_what_says_nothing_is_no_refusal(status: str, content: bytes) -> None:
             got = post(f"{opened.url}/api/chat", json=chat)
     assert got.content == content
     assert len(server.requests) == 1
+    is_well = status.startswith("200")
+    assert got.headers["X-Mutagym-Why"] == ("answered" if is_well else "not answered")
 
 
 def test_a_long_answer_is_passed_on_as_it_comes() -> None:
