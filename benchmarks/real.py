@@ -36,7 +36,7 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
     """Train, evaluate, and say what was gained and what was not."""
     steps, episodes = (LANES * NUM_STEPS // 4, 4) if quick else (384, 60)
     shared: dict[str, Any] = {"ollama_host": MODEL, "target_system": SYSTEM}
-    shared |= {"slots": 8, "num_predict": 24, "max_steps": 1}
+    shared |= {"slots": 8, "num_predict": 24, "max_steps": 1, "always_reword": True}
     with TemporaryDirectory() as folder:
         trained = Path(folder) / ALGORITHM
         began_s = time.perf_counter()

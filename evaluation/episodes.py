@@ -308,6 +308,13 @@ class AgentEpisode:
         }
 
 
+def ask_as_it_stands(context: EpisodeContext, query: str) -> AgentEpisode:
+    """The episode of a query up to its look: over if that was answered, or its calls failed."""
+    episode = AgentEpisode(context, query)
+    episode.begin()
+    return episode
+
+
 def _outcome(info: Mapping[str, Any]) -> str:
     """The outcome of a scored step, in one word."""
     if info["outcome"] in {"filtered", "stopped"}:

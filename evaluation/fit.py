@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.episode import derive_seed
-from evaluation.episodes import AgentEpisode, EpisodeContext
+from evaluation.episodes import AgentEpisode, EpisodeContext, ask_as_it_stands
 from evaluation.policies import BestScorePolicy, OrderedPolicy, PolicySource, View
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
@@ -93,7 +93,7 @@ class Fitting:
         least = len(self.mutators) * self.context.rules.max_steps
         asked = self.queries[: max(1, min(self.calls // 2, self.calls - least))]
         known = 0
-        for query, episode in self.play(self._look, asked):
+        for query, episode in self.play(partial(ask_as_it_stands, self.context), asked):
             known += episode.looked is not None
             if episode.looked and not episode.is_over:
                 self._looks[query] = episode.looked
@@ -113,11 +113,6 @@ class Fitting:
         action, query = pair
         episode = self.begun(query)
         episode.play(lambda _view: action, most_steps)
-        return episode
-
-    def _look(self, query: str) -> AgentEpisode:
-        episode = AgentEpisode(self.context, query)
-        episode.begin()
         return episode
 
     def error(self, why: str) -> RunStoppedError:

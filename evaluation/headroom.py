@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from envs.episode import derive_seed
 from envs.queries import Query
-from evaluation.episodes import AgentEpisode, EpisodeContext
+from evaluation.episodes import AgentEpisode, EpisodeContext, ask_as_it_stands
 from evaluation.fit import cascade_order
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
@@ -131,7 +131,8 @@ def find_and_try(
     tick = ticks("queries asked as they stand", len(ordered))
     while len(found) < wanted and asked < len(ordered):
         several = ordered[asked : asked + ROUND]
-        looks = iterate_parallel(partial(_look, context), several, jobs)
+        texts = [query.text for query in several]
+        looks = iterate_parallel(partial(ask_as_it_stands, context), texts, jobs)
         for query, episode in zip(several, looks, strict=True):
             limit.add(episode.step_errors)
             known += not episode.is_unscored
@@ -172,13 +173,6 @@ def _read(context: EpisodeContext, queries: Sequence[Query]) -> Read:
     if failed := [row for row in rows if isinstance(row, OllamaError)]:
         raise failed[0]
     return Read(groups=[query.group for query in queries], embeddings=np.array(rows, np.float64))
-
-
-def _look(context: EpisodeContext, query: Query) -> AgentEpisode:
-    """The query as it stands; the episode is over where it is answered, or its calls failed."""
-    episode = AgentEpisode(context, query.text)
-    episode.begin()
-    return episode
 
 
 def _try(context: EpisodeContext, item: tuple[Query, int, int]) -> tuple[Try, list[str]]:
