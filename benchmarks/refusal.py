@@ -11,7 +11,8 @@ and what `grams` counts were chosen among some seventy settings by the figures p
 those near the chosen ones mistralinstruct, which has 76 refusals, scored .77 to .84. Some 130 of
 the wordings were written against errors on it: its figure flatters. The last 23 wordings are
 answers with words of refusal ("I can't praise it enough"), written after short answers had come
-out as refusals.
+out as refusals. Of the second small model's replies, every second one (`mend`) was looked at, and
+is fitted to; the others (`kept`) were not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,13 +40,12 @@ from simulator.world import load_world
 from simulator.world_file import LABELS
 
 ABOUT = """\
-Not simulated, but for the row that says so: replies of real models, and imitations of some. F1 of
-refusals, full or partial, as the detector of `--reward refusal` labels them: eight patterns and
-an n-gram model, which is fitted to labelled files, to replies of SmolLM2 and wordings of our own
-(`benchmarks/data/README.md`), and to replies of the simulated target. A file that is *left out*
-was not in the fit that labelled it. `system_prompts` and `test` are a small model's replies to
-prompts and system prompts that no fit has seen, labelled by a language model; the last files
-imitate voices."""
+Not simulated, but for the row that says so: replies of real models, and imitations of some.
+Refusals, full or partial, as the detector of `--reward refusal` labels them: eight patterns and
+an n-gram model, which is fitted to labelled files, to replies of two small models and wordings of
+our own (`benchmarks/data/README.md`), and to replies of the simulated target. A file that is *left
+out* was not in the fit that labelled it. `system_prompts`, `test` and `kept` are small models'
+replies that no fit has seen, labelled by a language model; the last files imitate voices."""
 C = 10.0
 """Inverse strength of the regularisation."""
 FEWEST = 4
@@ -56,7 +56,13 @@ SIMULATED = 140
 """Replies of the simulated target that are fitted to, of each label."""
 DATA = Path(__file__).parent / "data"
 HELD_BACK = ROOT / "tests" / "scorers" / "data"
-FLOORS = {"system_prompts": 0.93, "test": 0.72, "by_model_families": 0.92, "by_other_voices": 0.77}
+FLOORS = {
+    "system_prompts": 0.93,
+    "test": 0.72,
+    "kept": 0.92,
+    "by_model_families": 0.92,
+    "by_other_voices": 0.77,
+}
 
 
 class Replies(NamedTuple):
@@ -92,10 +98,18 @@ def fit(parts: Sequence[Replies]) -> NgramModel:
     )
 
 
-def f1(model: NgramModel, replies: Replies) -> float:
-    """F1 of refusals, full or partial."""
+def row(name: str, model: NgramModel, replies: Replies) -> dict[str, Any]:
+    """Precision, recall and F1 of refusals, full or partial."""
     said = [label_refusal(text, model) for text in replies.texts]
-    return agreement(replies.labels, said).f1 or 0.0
+    found = agreement(replies.labels, said)
+    return {
+        "replies": name,
+        "refusals": found.positives,
+        "others": found.negatives,
+        "precision": found.precision,
+        "recall": found.recall,
+        "F1": found.f1,
+    }
 
 
 def read_labelled(path: Path) -> Replies:
@@ -109,8 +123,9 @@ def read_labelled(path: Path) -> Replies:
 
 
 def read_small(split: str) -> Replies:
-    """The labelled replies of SmolLM2 of a split: `train`, `test` or `system_prompts`."""
-    lines = (DATA / "smollm2_labels.jsonl").read_text(encoding="utf-8").splitlines()
+    """The labelled replies of a small model of a split; `benchmarks/data/README.md` has them."""
+    files = sorted(DATA.glob("*_labels.jsonl"))
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
     found = [line for line in map(json.loads, lines) if line["split"] == split]
     return _labelled((line["reply"], parse_label(line["label"])) for line in found)
 
@@ -138,7 +153,7 @@ def simulated(start: int, count: int) -> Replies:
 def own_parts() -> list[Replies]:
     """What is added to every fit."""
     wordings = read_labelled(DATA / "refusal_wordings.csv")
-    return [wordings, read_small("train"), simulated(0, SIMULATED)]
+    return [wordings, read_small("train"), read_small("mend"), simulated(0, SIMULATED)]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -154,16 +169,15 @@ def measure(*, quick: bool, files: Sequence[Path]) -> Iterator[Table | Check]:
     rows = []
     for name, test in ({} if quick else parts).items():
         others = [replies for other, replies in parts.items() if other != name]
-        rows.append({"replies": f"{name}, left out", "F1": f1(fit([*others, *own]), test)})
+        rows.append(row(f"{name}, left out", fit([*others, *own]), test))
     model = fit([*parts.values(), *own]) if files else load_model()
     for name, floor in FLOORS.items():
         path = HELD_BACK / f"refusals_{name}.jsonl"
-        found = f1(model, read_labelled(path) if path.exists() else read_small(name))
-        rows.append({"replies": name, "F1": found})
-        yield at_least(f"F1 on {name}", floor, found)
-    rows.append({"replies": "simulated target", "F1": f1(model, simulated(1000, 100))})
+        rows.append(row(name, model, read_labelled(path) if path.exists() else read_small(name)))
+        yield at_least(f"F1 on {name}", floor, rows[-1]["F1"])
+    rows.append(row("simulated target", model, simulated(1000, 100)))
     yield Table(
-        title="F1 of the refusal detector",
+        title="Precision, recall and F1 of the refusal detector",
         about="Rows of files that are not left out are of the weights that ship.",
         rows=rows,
     )
