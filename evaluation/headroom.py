@@ -312,13 +312,12 @@ def _gains(sides: Sequence[Side], seed: int) -> list[Floats]:
     Both are chosen on the other folds; queries of a group are in one fold.
     """
     tables = [side.mean for side in sides]
-    choose = _two_sided if len(sides) > 1 else _one_sided
     gains = [np.zeros(len(table)) for table in tables]
     for fold in range(FOLDS):
         known = [_folds(side.queries, seed) != fold for side in sides]
         values = _values([table[rows] for table, rows in zip(tables, known, strict=True)])
         fixed = int(values.argmax()) if values.max() > 0 else LEAVE
-        policy = choose(sides, known, [_folds(side.rest, seed) != fold for side in sides])
+        policy = _policy(sides, known, [_folds(side.rest, seed) != fold for side in sides])
         for place, (side, table) in enumerate(zip(sides, tables, strict=True)):
             rows = ~known[place]
             if rows.any():
@@ -334,35 +333,48 @@ Rows = Sequence[NDArray[np.bool_]]
 """For each side (queries,): those that may be learned from."""
 
 
-def _one_sided(sides: Sequence[Side], known: Rows, _rest: Rows) -> Policy:
-    """Ridge regression of what each mutator earns on the embedding of the query."""
-    from sklearn.decomposition import PCA  # type: ignore[import-untyped]
-    from sklearn.linear_model import RidgeCV  # type: ignore[import-untyped]
-    from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+def _policy(sides: Sequence[Side], known: Rows, rest: Rows) -> Policy:
+    """Takes the mutator that opens most, less what it unlocks if the query is of the guard's kind.
 
-    ((side,), (rows,)) = sides, known
-    embeddings = side.queries.embeddings[rows]
-    components = min(COMPONENTS, len(embeddings) - 1, embeddings.shape[1])
-    model = make_pipeline(PCA(components, random_state=0), RidgeCV(PENALTIES))
-    model.fit(embeddings, side.mean[rows])
+    What a mutator does on a side follows by ridge regression from the query's embedding.
+    """
+    earned = [_earned(side, rows) for side, rows in zip(sides, known, strict=True)]
+    harmful = _harmful(sides, known, rest)
 
     def choose(asked: Floats) -> Ints:
-        expected = model.predict(asked).reshape(len(asked), -1)
+        share = harmful(asked)[:, None]
+        expected = (1 - share) * earned[0](asked)
+        for unlocked in earned[1:]:
+            expected -= share * unlocked(asked)
         return np.where(expected.max(axis=1) > 0, expected.argmax(axis=1), LEAVE)
 
     return choose
 
 
-def _two_sided(sides: Sequence[Side], known: Rows, rest: Rows) -> Policy:
-    """By a classifier of which file a query is from, and what each mutator does on each side.
+def _earned(side: Side, rows: NDArray[np.bool_]) -> Callable[[Floats], Floats]:
+    """For embeddings (N, D), what each mutator does there (N, mutators)."""
+    from sklearn.decomposition import PCA  # type: ignore[import-untyped]
+    from sklearn.linear_model import RidgeCV  # type: ignore[import-untyped]
+    from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 
-    No call is needed to learn which file a query is from: others of the files are learned from,
-    too.
+    embeddings = side.queries.embeddings[rows]
+    components = min(COMPONENTS, len(embeddings) - 1, embeddings.shape[1])
+    model = make_pipeline(PCA(components, random_state=0), RidgeCV(PENALTIES))
+    model.fit(embeddings, side.mean[rows])
+    return lambda asked: model.predict(asked).reshape(len(asked), -1)
+
+
+def _harmful(sides: Sequence[Side], known: Rows, rest: Rows) -> Callable[[Floats], Floats]:
+    """For embeddings (N, D), how likely each is of the guard's file (N,).
+
+    It takes no call to know which file a query is from: others of the files are learned from, too.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 
+    if len(sides) == 1:
+        return lambda asked: np.zeros(len(asked))
     rows, files = [], []
     for place, side in enumerate(sides):
         for read, may in ((side.queries, known[place]), (side.rest, rest[place])):
@@ -371,14 +383,7 @@ def _two_sided(sides: Sequence[Side], known: Rows, rest: Rows) -> Policy:
                 files += [place] * int(may.sum())
     weigh = LogisticRegression(C=0.01, class_weight="balanced", max_iter=1000)
     model = make_pipeline(StandardScaler(), weigh).fit(np.concatenate(rows), files)
-    opened, unlocked = (side.mean[may].mean(axis=0) for side, may in zip(sides, known, strict=True))
-
-    def choose(asked: Floats) -> Ints:
-        harmful = model.predict_proba(asked)[:, 1:]
-        expected = (1 - harmful) * opened - harmful * unlocked
-        return np.where(expected.max(axis=1) > 0, expected.argmax(axis=1), LEAVE)
-
-    return choose
+    return lambda asked: np.asarray(model.predict_proba(asked)[:, 1])
 
 
 def _folds(read: Read, seed: int) -> Ints:
