@@ -108,10 +108,10 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_refusals_and_answers_in_fourteen_languages_are_told_apart() -> None:
     found, false = Counter[str](), Counter[str]()
-    for row in rows_of(LABELLED):
-        if label_refusal(row["reply"]) in REFUSALS:
-            (found if row["label"] == "refused" else false)[row["language"]] += 1
-    languages = {row["language"] for row in rows_of(LABELLED)}
+    for reply in rows_of(LABELLED):
+        if label_refusal(reply["reply"]) in REFUSALS:
+            (found if reply["label"] == "refused" else false)[reply["language"]] += 1
+    languages = {reply["language"] for reply in rows_of(LABELLED)}
     assert len(languages) == 14
     assert min(found[each] for each in languages) >= 15, found
     assert max(false[each] for each in languages) <= 2, false
