@@ -99,7 +99,7 @@ def train(world: str, seed: int, scale: float, episodes: int | None) -> Returns:
                 if run_dir.exists():
                     mutagym("train", **options, resume=run_dir)
                 else:
-                    mutagym("train", **options, algorithm=algorithm, run_dir=run_dir)
+                    mutagym("train", **options, algorithm=algorithm, run_dir=run_dir, kept=0)
                 (found[algorithm, budget],) = evaluate([run_dir])
         for name, value in zip(BASELINES, evaluate(BASELINES), strict=True):
             found[name, 0] = value

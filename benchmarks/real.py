@@ -47,6 +47,7 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
             num_processes=LANES,
             num_steps=2 if quick else NUM_STEPS,
             num_env_steps=steps,
+            kept=0,
             run_dir=trained,
         )
         minutes = (time.perf_counter() - began_s) / 60

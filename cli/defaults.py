@@ -191,7 +191,7 @@ def _of_run(command: str, said: Values) -> RunSettings | None:
         return RunSettings(run, settings_of_run(run))
     table = read_toml(run / CONFIG)
     kept = _of_replayed(run, table) if command == "replay" else _of_rescored(run, table, said)
-    return RunSettings(run, kept, ("queries",))
+    return RunSettings(run, kept, ("queries", "guard-queries"))
 
 
 def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from cli.output import print_tables, write_json
 from envs.mission import MissionConfig
-from evaluation.config import GuardQueries
+from envs.query_sets import GuardQueries, check_no_guard, load_query_set, read_guard
 from evaluation.rates import ends
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from records.errors import UserError
@@ -105,20 +105,15 @@ def _tried(config: HeadroomConfig, connection: Connection) -> dict[str, Side]:
     from envs.make import mission_parts
     from envs.mission import open_encoder
     from envs.preflight import ask_first, check_lengths
-    from envs.query_sets import load_query_set
     from evaluation.episodes import EpisodeContext
     from evaluation.headroom import find_and_try
-    from evaluation.missions import read_guard
 
     mission = config.mission
     queries = load_query_set(mission.query_set, mission.reward).train
-    files = {HARMLESS: queries, GUARD: read_guard(config.guard)}
-    harmful = {query.text for query in files[GUARD]}
-    if both := [query.text for query in queries if query.text in harmful]:
-        raise UserError(
-            f"{len(both)} queries are in both files, such as {both[0]!r}: a query ought to be "
-            "answered or to be refused; take it out of one of them"
-        )
+    guard = read_guard(config.guard)
+    check_no_guard(queries, guard, "--queries")
+    own = tuple(query for query in queries if query.is_guard)  # of a run's queries.json
+    files = {HARMLESS: [query for query in queries if not query.is_guard], GUARD: guard or own}
     encoder = open_encoder(mission.encoder, connection.dispatcher, config.cache)
     sides = {}
     with ProgressDisplay() as display:
@@ -153,7 +148,7 @@ def _tried(config: HeadroomConfig, connection: Connection) -> dict[str, Side]:
                 context,
                 of_side,
                 config.refused,
-                reads_rest=bool(harmful),
+                reads_rest=bool(files[GUARD]),
                 jobs=config.jobs,
                 max_unscored=config.max_unscored,
                 ticks=ticks,
@@ -205,6 +200,7 @@ def _found(
             guard,
             max_steps=mission.max_steps,
             least=config.least_gain,
+            weight=mission.guard_weight,
             seed=config.seed,
         )
         found["headroom"] = _headroom(measured, config.least_gain)

@@ -9,7 +9,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cli.output import write_json
-from envs.query_sets import QuerySet, keep_queries, load_query_set, recorded_queries
+from envs.queries import guards_of
+from envs.query_sets import (
+    QuerySet,
+    keep_queries,
+    load_query_set,
+    read_guard,
+    recorded_queries,
+)
+from mutators.lexical import noop
+from mutators.registry import load_mutators
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
@@ -19,6 +28,7 @@ from records.settings import MOST_SEED
 from records.terminal import prints_on_stderr, write_stderr
 from scorers.correction import read_accuracy
 from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
+from train.prior import check_sides
 from train.run import train_one, train_seeds
 from train.summary import summary_text
 
@@ -48,8 +58,18 @@ def _queries(config: TrainConfig) -> QuerySet:
     """The queries of the file that is named; of a run that is gone on with, those that it has."""
     if config.resume:
         return recorded_queries(config.resume / QUERIES)
-    queries = load_query_set(config.mission.query_set, config.mission.reward)
-    return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
+    query_set = config.mission.query_set
+    guard = read_guard(config.guard, query_set.group_column)
+    queries = load_query_set(query_set, config.mission.reward, guard)
+    _check_guard(config, queries)
+    share = config.gain.share(len(queries.train), config.total_steps)
+    try:
+        return keep_queries(queries, query_set, share)
+    except UserError:
+        if config.gain.kept is not None:
+            raise
+        write_stderr("note: too few training queries to keep any; what is learned will be saved")
+        return queries
 
 
 def _check(config: TrainConfig) -> None:
@@ -73,12 +93,7 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it"
         )
-    if config.gain.until_sure and config.gain.kept == 0:
-        raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
-    if config.gain.least_gain is not None and not config.gain.until_sure:
-        raise UserError(
-            "--least-gain says when --until-sure may give up: add --until-sure, or leave it out"
-        )
+    _check_kept(config)
     if config.steps_by_bandit and len(config.mission.mutators) > MOST_BANDIT_MUTATORS:
         raise UserError(
             f"--algorithm {config.algorithm} takes at most {MOST_BANDIT_MUTATORS} --mutators, "
@@ -91,3 +106,36 @@ def _check(config: TrainConfig) -> None:
     check_places(config)
     if config.resume:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
+
+
+def _check_kept(config: TrainConfig) -> None:
+    """Check what is set of kept queries."""
+    if config.gain.until_sure and config.gain.kept == 0:
+        raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
+    if config.gain.least_gain is not None and not config.gain.until_sure:
+        raise UserError(
+            "--least-gain says when --until-sure may give up: add --until-sure, or leave it out"
+        )
+
+
+def _check_guard(config: TrainConfig, queries: QuerySet) -> None:
+    """Check that guard queries, where there are any, can be learned from as is asked for."""
+    if not guards_of(queries.train):
+        return
+    if not config.mission.asks_first:
+        raise UserError(
+            "of guard queries every one is asked as it stands, for what the target answers so is "
+            "no merit of a policy: leave --always-reword out, and use a --reward that needs no "
+            "right answers"
+        )
+    if noop not in load_mutators(config.mission.mutators):
+        raise UserError(
+            "with guard queries a policy must be able to leave a reply as it is: add noop to "
+            "--mutators"
+        )
+    if config.gain.until_sure:
+        raise UserError(
+            "--until-sure looks at success alone, which is not what guard queries ask for: leave "
+            "one of them out"
+        )
+    check_sides(queries.train)

@@ -46,6 +46,10 @@ class Rules:
     """A reworded query less similar to the original than this is not adopted."""
     asks_first: bool = False
     """Whether the query is asked as it stands before a policy chooses: see `LOOK`."""
+    guards: frozenset[str] = frozenset()
+    """The queries that ought to be refused: an answer to one is no success."""
+    harmful: Mapping[str, float] = field(default_factory=dict)
+    """By query, how likely it ought to be refused by its words, 0 to 1; see `train/prior.py`."""
 
     @property
     def stop(self) -> int | None:
@@ -134,7 +138,8 @@ class Episode:
         """The observation of the current state, with the layout of `envs/observation.py`."""
         fraction = self.step_count / self.rules.max_steps
         actions = len(self.rules.mutators)
-        return observation(self._embeddings[self.original], actions, self.memory, fraction)
+        harmful = self.rules.harmful.get(self.original, 0.0)
+        return observation(self._embeddings[self.original], actions, self.memory, fraction, harmful)
 
     def know(self, embeddings: Mapping[str, Vector | OllamaError]) -> Vector:
         """Take the embeddings of its `texts`, and return the observation.
@@ -207,9 +212,10 @@ class Episode:
             self._embeddings.setdefault(rewording.query, rewording.embedding)
             self.earlier, self.query = (*self.earlier, self.query), rewording.query
         if action == LOOK:
-            self.look_at(verdict.reward, label)
+            self.look_at(remembered_reward(info), label)
         else:
-            self.memory = self.memory.after(action, verdict.reward, label, changed=changed)
+            reward = remembered_reward(info)
+            self.memory = self.memory.after(action, reward, label, changed=changed)
             self.step_count += 1
         self.attempt = self.redrawn = 0
         return Transition(
@@ -301,6 +307,7 @@ class Episode:
         usages = [each.usage or Usage() for each in (rewrite, reply) if each]
         return {
             "original_query": self.original,
+            "guard": self.original in self.rules.guards,
             "query_before": self.query,
             "mutated_query": rewrite.text,
             "mutator": "" if action == LOOK else self.rules.mutator(action).name,
@@ -402,6 +409,18 @@ def _verdict_without(error: OllamaError, rewrite: Completion) -> Verdict:
     """
     again = error.retryable or isinstance(error, BadReplyError) or rewrite.error is None
     return replace(unscored(error), permanent=not again)
+
+
+def remembered_reward(scored: Mapping[str, Any]) -> float:
+    """What an episode remembers of a step's reward, by its info or its line.
+
+    Of a guard query it is what another would have earned: which it is, is for the policy to learn.
+    """
+    parts = scored["reward_parts"]
+    if "pays" not in parts:
+        return float(scored["reward"])
+    earned = parts["answered"] * parts.get("right", 1.0) * parts["intent_kept"]
+    return float(earned - parts["step_cost"])
 
 
 def label_of(scored: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from envs.batched import BatchedQueryMutationEnv
 from envs.episode import Rules
 from envs.mission import MissionConfig
 from envs.models import ModelCalls
-from envs.queries import Query, answers_of, chats_of, load_queries
+from envs.queries import Query, answers_of, chats_of, guards_of, load_queries
 from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import QueryConfig
 from mutators.registry import load_mutators
@@ -42,6 +42,7 @@ def rules_and_models(
     seed: int = 0,
     encoder: Encoder | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
+    guards: frozenset[str] | None = None,
 ) -> tuple[Rules, ModelCalls]:
     """What environments on these queries share: `QueryMutationEnv(rules, models, queries)`.
 
@@ -53,18 +54,21 @@ def rules_and_models(
         seed: the seed of the target's and the judge's calls.
         encoder: an open one [the one that the mission names is opened].
         answers: by query its right answers [those that the queries have].
+        guards: the queries that ought to be refused [those of the queries that are guard queries].
 
     Raises:
         ValueError: bad data, or queries in a language that the encoder does not know.
         OllamaError: the encoder's model does not answer.
     """
+    own = [each for each in queries if isinstance(each, Query)]
+    guards = guards_of(own) if guards is None else guards
     rules = Rules(
         mutators=load_mutators(mission.mutators),
         max_steps=mission.max_steps,
         intent_threshold=mission.intent_threshold,
         asks_first=mission.asks_first,
+        guards=guards,
     )
-    own = [each for each in queries if isinstance(each, Query)]
     encoder = encoder or make_encoder(mission.encoder, dispatcher)
     if mission.intent_threshold == INTENT_THRESHOLD:  # nobody chose another
         texts = [each if isinstance(each, str) else each.text for each in queries]
@@ -81,6 +85,8 @@ def rules_and_models(
         judge_rubric=rubric,
         intent_judge=mission.intent_judge,
         answers=answers or answers_of(own),
+        guards=guards,
+        guard_weight=mission.guard_weight,
     )
     return rules, ModelCalls(
         mission=mission,

@@ -82,6 +82,9 @@ class MissionConfig(RewordingConfig):
     rubric]."""
     step_cost: NotNegative = 0.05
     """What a step costs."""
+    guard_weight: NotNegative = 1.0
+    """What it costs if a guard query that ought to be refused is answered once reworded, where
+    guard queries are learned from."""
     max_steps: Count = 5
     """Steps after which an unanswered query is given up."""
     target_system: str | None = None
@@ -134,15 +137,19 @@ class MissionConfig(RewordingConfig):
             load_reward(self.reward)
 
 
-def return_bounds(reward: str, step_cost: float, max_steps: int) -> tuple[float, float]:
+def return_bounds(
+    reward: str, step_cost: float, max_steps: int, guard_weight: float = 0.0
+) -> tuple[float, float]:
     """What the return of an episode can be, at least and at most.
 
-    A step pays 1 at most. An answer ends the episode; a reward of shares may pay before.
+    A step pays 1 at most, or costs as much times the weight of guard queries, where there are any.
+    An answer ends the episode; a reward of shares may pay before.
     """
     from scorers.reward import SCORERS
 
     paying = 1 if reward in SCORERS and reward != "f1" else max_steps
-    return -max_steps * step_cost, max(0.0, 1 - step_cost, paying * (1 - step_cost))
+    least = -max_steps * step_cost - paying * guard_weight
+    return least, max(0.0, 1 - step_cost, paying * (1 - step_cost))
 
 
 def open_encoder(

@@ -9,6 +9,7 @@ For D embedding dimensions and A mutators, in this order:
     1   last reward, clipped to +-REWARD_LIMIT
     3   one-hot of the last outcome: answered, partly refused, refused (all 0: undetermined, none)
     1   steps taken divided by the step limit
+    1   how likely the query ought to be refused, by its words (0: that is not known)
 
 What a query calls for stands in its own words, and the history says what was done to them: so the
 original is embedded, not the rewording. A mutator that left the query as it was may be worth
@@ -59,7 +60,7 @@ def memory_of_look(stop: int | None, reward: float, label: str) -> Memory:
 
 def observation_size(dimension: int, num_mutators: int) -> int:
     """Length of the observation for embeddings of `dimension` and `num_mutators` actions."""
-    return dimension + 3 * num_mutators + 2 + len(LABELS)
+    return dimension + 3 * num_mutators + 3 + len(LABELS)
 
 
 def observation_space(
@@ -74,7 +75,11 @@ def observation_space(
 
 
 def observation(
-    embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
+    embedding: NDArray[np.float32],
+    num_mutators: int,
+    memory: Memory,
+    fraction: float,
+    harmful: float = 0.0,
 ) -> NDArray[np.float32]:
     """The observation, given the original's unit row (D,) and the fraction of the steps taken."""
     dimension = len(embedding)
@@ -89,5 +94,5 @@ def observation(
     shown[tail] = min(max(memory.last_reward, -REWARD_LIMIT), REWARD_LIMIT)
     for k, label in enumerate(LABELS, start=tail + 1):
         shown[k] = memory.last_label == label
-    shown[-1] = fraction
+    shown[-2:] = fraction, harmful
     return shown

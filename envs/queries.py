@@ -63,6 +63,8 @@ class Query(Chat):
     """From a column `category`: reports count by it."""
     answers: tuple[str, ...] = ()
     """Its right answers: a reply that has any of them is right."""
+    is_guard: bool = False
+    """Whether it ought to be refused, however it is reworded."""
     row: int
     """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a
     spreadsheet counts, the header being row 1."""
@@ -128,11 +130,16 @@ def answers_of(queries: Iterable[Query]) -> dict[str, tuple[str, ...]]:
     return {query.text: query.answers for query in queries if query.answers}
 
 
+def guards_of(queries: Iterable[Query]) -> frozenset[str]:
+    """The texts of those that ought to be refused."""
+    return frozenset(query.text for query in queries if query.is_guard)
+
+
 def queries_sha256(queries: Iterable[Query]) -> str:
-    """The SHA-256, in hex, of texts, groups, chats and right answers in their order."""
+    """The SHA-256, in hex, of texts, groups, chats, right answers and sides in their order."""
     digest = hashlib.sha256()
     for query in queries:
-        line = [query.text, query.group, query.system, query.turns, query.answers]
+        line = [query.text, query.group, query.system, query.turns, query.answers, query.is_guard]
         digest.update(json.dumps(line).encode() + b"\n")
     return digest.hexdigest()
 
@@ -150,6 +157,7 @@ def _columns(
         "group": table.find(group, ["group of the run"], "--group-column"),
         "category": table.find(None, ["category"]),
         "answer": table.find(answer, ANSWER_COLUMNS, "--answer-column"),
+        "guard": table.find(None, ["guard of the run"]),
     }
     return {role: name for role, name in found.items() if name is not None}
 
@@ -178,6 +186,7 @@ def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Qu
         group=group or text,
         category=category or None,
         answers=answers_in(found.get("answer")),
+        is_guard=found.get("guard") is True,
         row=row,
         system=chat.system,
         turns=chat.turns,

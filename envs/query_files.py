@@ -186,6 +186,7 @@ def _rows_of_run(record: dict[str, Any]) -> list[object]:
     """The queries of a run, which `envs.query_sets.QuerySet.record` has written."""
     names = ("groups", "categories", "chats", "answers")
     groups, categories, chats, answers = (record.get(name, {}) for name in names)
+    guards = frozenset(record.get("guards", ()))
     return [
         {
             "prompt": [*chats[text], {"role": "user", "content": text}] if text in chats else text,
@@ -193,6 +194,7 @@ def _rows_of_run(record: dict[str, Any]) -> list[object]:
             "group of the run": groups.get(text),
             "side of the run": side,
             "answers": answers.get(text),
+            "guard of the run": text in guards,
         }
         for side in SIDES
         for text in record.get(side, ())

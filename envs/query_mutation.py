@@ -53,10 +53,7 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
         if not queries:
             raise ValueError("queries is empty; expected at least one query to reword")
         self.rules, self.models = rules, models
-        self.queries = tuple(each if isinstance(each, str) else each.text for each in queries)
-        self.looks: Mapping[str, tuple[float, str]] = {}
-        """By query the reward and the label of the reply to it as it stands, where that is known:
-        the first observation has them, and `noop` ends the episode without a call, for nothing."""
+        self.know([each if isinstance(each, str) else each.text for each in queries], {})
         self.num_actions = len(rules.mutators)
         self.observation_space = observation_space(models.encoder.dimension, self.num_actions)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
@@ -101,15 +98,25 @@ class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
             query = str(options["query"])
         else:
             stream = np.random.default_rng(derive_seed(lane_seed, number, "query"))
-            query = self.queries[int(stream.integers(len(self.queries)))]
+            sides = self._sides
+            side = sides[int(stream.integers(2))] if len(sides) > 1 else sides[0]
+            query = side[int(stream.integers(len(side)))]
         episode = Episode(rules=self.rules, original=query, seed=lane_seed, number=number)
         if query in self.looks:
             episode.look_at(*self.looks[query])
         return episode
 
     def know(self, queries: Sequence[str], looks: Mapping[str, tuple[float, str]]) -> None:
-        """Have episodes begin with these queries and looks from the next one on."""
+        """Have episodes begin with these queries from the next one on.
+
+        Half of them begin with a guard query, where there are any. `looks` are by query the reward
+        and the label of the reply to it as it stands, where that is known: the first observation
+        has them, and `noop` ends the episode without a call, for nothing.
+        """
         self.queries, self.looks = tuple(queries), looks
+        guard = [query for query in queries if query in self.rules.guards]
+        others = [query for query in queries if query not in self.rules.guards]
+        self._sides = [side for side in (others, guard) if side]
 
     def begin(self, episode: Episode) -> dict[str, Any]:
         """Start an episode that is embedded; returns its info."""

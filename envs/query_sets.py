@@ -6,12 +6,13 @@ Annotations here are types, not strings: commands read flags off them.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from envs.queries import Chat, Query, answers_of, chats_of, load_queries
+from envs.queries import Chat, Query, answers_of, chats_of, guards_of, load_queries
 from envs.query_files import SIDES, QueryFileError, read_table
 from records.errors import UserError, as_user_error
 from records.settings import Share, Whole
@@ -44,9 +45,22 @@ class QueryConfig:
     """Decides which queries those are."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GuardQueries:
+    """The guard queries: those that ought to be refused, however they are reworded."""
+
+    guard_queries: str | None = None
+    """A file of queries that ought to be refused, of any kind that --queries takes."""
+    guard_column: str | None = None
+    """The column that holds them [found by its name]."""
+    guard_where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Of them, keep rows with column=value (repeatable, all must hold)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuerySet:
-    """The queries on either side of the split, in the order of the file."""
+    """The queries on either side of the split, in the order of their file; guard queries last."""
 
     train: tuple[Query, ...]
     held_out: tuple[Query, ...]
@@ -67,6 +81,7 @@ class QuerySet:
             "categories": categories_of(queries),
             "chats": {text: _messages(chat) for text, chat in chats_of(queries).items()},
             "answers": self.answers,
+            "guards": [query.text for query in queries if query.is_guard],
         }
 
 
@@ -88,12 +103,15 @@ def recorded_queries(path: Path) -> QuerySet:
     return QuerySet(**{s: tuple(q for q in queries if sides[q.row] == s) for s in SIDES})
 
 
-def load_query_set(config: QueryConfig, reward: str = "refusal") -> QuerySet:
-    """Read and split the queries.
+def load_query_set(
+    config: QueryConfig, reward: str = "refusal", guard: Sequence[Query] = ()
+) -> QuerySet:
+    """Read and split the queries, and the guard queries that are learned from likewise.
 
     Raises:
         UserError: they cannot be read, or not be split, or one has no right answer that a reply can
-            give, where the reward compares replies with right answers.
+            give, where the reward compares replies with right answers; or one is a guard query,
+            too.
     """
     try:
         queries = load_queries(
@@ -115,12 +133,53 @@ def load_query_set(config: QueryConfig, reward: str = "refusal") -> QuerySet:
         with as_user_error(ValueError):
             rows = [(query.row, query.answers) for query in queries]
             check_answers(rows, MEASURES[reward], place, f"--reward {reward}")
+    check_no_guard(queries, guard, "--queries")
     train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
+    known = guards_of(queries)
+    if guard := [query for query in guard if query.text not in known]:
+        sides = split_queries(guard, held_out=config.held_out, split_seed=config.split_seed)
+        train, held_out = (*train, *sides[0]), (*held_out, *sides[1])
     return QuerySet(train=train, held_out=held_out)
 
 
+def read_guard(config: GuardQueries, group_column: str | None = None) -> tuple[Query, ...]:
+    """The guard queries, in the order of their file; none where no file is named.
+
+    Raises:
+        UserError: the file, a column or a filter is no good, or stands without a file.
+    """
+    if config.guard_queries is None:
+        if config.guard_column is not None or config.guard_where:
+            raise UserError(
+                "--guard-column and --guard-where are for a file of --guard-queries: name one"
+            )
+        return ()
+    try:
+        queries = load_queries(
+            config.guard_queries,
+            prompt_column=config.guard_column,
+            where=config.guard_where,
+            group_column=group_column,
+        )
+    except QueryFileError as error:
+        text = str(error).replace("--prompt-column", "--guard-column")
+        raise UserError(f"--guard-queries: {text.replace('--where', '--guard-where')}") from error
+    return tuple(replace(query, is_guard=True) for query in queries)
+
+
+def check_no_guard(queries: Iterable[Query], guard: Sequence[Query], where: str) -> None:
+    """Check that no query is a guard query, too; raises UserError."""
+    guarded = {query.text for query in guard}
+    if both := [each.text for each in queries if each.text in guarded and not each.is_guard]:
+        raise UserError(
+            f"{len(both)} of the {len(guard)} guard queries stand among the queries of {where}, "
+            f"too, such as {both[0]!r}: a query ought to be answered or to be refused; take it out "
+            "of one of them"
+        )
+
+
 def split_queries(
-    queries: Sequence[Query], *, held_out: float = 0.3, split_seed: int = 0
+    queries: Sequence[Query], *, held_out: float = 0.3, split_seed: int | str = 0
 ) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     """The queries for training and those held out, both in the order given.
 
@@ -157,11 +216,15 @@ def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QueryS
     """
     if not share:
         return queries
-    # The hash of a group is a place between 0 and 1. Held out are the places below `held_out`; the
-    # kept queries are those next to them.
-    below = config.held_out + share * (1 - config.held_out)
+    # By hashes of their own: what is left of another run's split can be split again.
+    sides = [
+        [query for query in queries.train if query.is_guard == is_guard]
+        for is_guard in (False, True)
+    ]
+    seed = f"kept {config.split_seed}"
     try:
-        train, kept = split_queries(queries.train, held_out=below, split_seed=config.split_seed)
+        splits = [split_queries(side, held_out=share, split_seed=seed) for side in sides if side]
+        train, kept = (tuple(chain.from_iterable(each)) for each in zip(*splits, strict=True))
     except QuerySplitError:
         raise UserError(
             f"--kept {share:g} of {len(queries.train)} training queries keeps none, or leaves none "

@@ -15,7 +15,7 @@ _RECORDED: Kinds = {
     **dict.fromkeys(("episode_number", "step_number", "attempt"), int),
     **dict.fromkeys(("original_query", "query_before", "mutator", "mutated_query"), str),
     **dict.fromkeys(("rejected", "reply", "outcome"), str),
-    **dict.fromkeys(("adopted", "reply_truncated", "partial", "undetermined"), bool),
+    **dict.fromkeys(("adopted", "guard", "reply_truncated", "partial", "undetermined"), bool),
     **dict.fromkeys(("success", "unscored"), bool),
     **dict.fromkeys(("intent_similarity", "reward"), float),
     "reward_parts": dict,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from envs.mission import MissionConfig
+from envs.query_sets import GuardQueries
 from evaluation.missions import is_path, run_path
 from ollama_utils.connect import ServerConfig
 from ollama_utils.on_ray import EngineConfig
@@ -34,19 +35,6 @@ MAY_CHANGE = (
 changes a result, unless calls fail."""
 BASELINES = ("noop", "random", "best_fixed", "cascade")
 FIT_CALLS = 2000
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class GuardQueries:
-    """The guard queries: those that ought to be refused, however they are reworded."""
-
-    guard_queries: str | None = None
-    """A file of queries that ought to be refused, of any kind that --queries takes."""
-    guard_column: str | None = None
-    """The column that holds them [found by its name]."""
-    guard_where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """Of them, keep rows with column=value (repeatable, all must hold)."""
 
 
 @Parameter(name="*")

@@ -16,6 +16,7 @@ from envs.episode import (
     begin_together,
     derive_seed,
     label_of,
+    remembered_reward,
     reword_together,
     step_together,
 )
@@ -28,6 +29,8 @@ from ollama_utils.types import Completion
 from records.errors import describe
 from scorers.reward import Verdict
 
+MOST_REPLY = 500
+"""Characters that are kept of a reply to a query that was answered once reworded."""
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
 
@@ -143,7 +146,7 @@ class AgentEpisode:
     def looked(self) -> tuple[float, str] | None:
         """The reward and the label of the reply to the query as it stands, if it was asked so."""
         info = self._look.info if self._look else None
-        return (info["reward"], label_of(info)) if info else None
+        return (remembered_reward(info), label_of(info)) if info else None
 
     def play(self, choose: Step, most_steps: int | None = None) -> None:
         """Play the episode to its end, or so many steps; `choose` does not fail."""
@@ -297,6 +300,7 @@ class AgentEpisode:
             "status": "failed" if self.error else "unscored" if self.is_unscored else "scored",
             "error": self.error,
             "success": bool(infos and infos[-1]["success"]),
+            "reply": _reply_to_read(infos) if self._look else "",
             "return": float(sum(info["reward"] for info in infos)),
             "outcomes": [_outcome(info) for info in infos],
             "actions": [info["mutator"] for info in infos if info["mutator"]],
@@ -313,6 +317,11 @@ def ask_as_it_stands(context: EpisodeContext, query: str) -> AgentEpisode:
     episode = AgentEpisode(context, query)
     episode.begin()
     return episode
+
+
+def _reply_to_read(infos: Sequence[Mapping[str, Any]]) -> str:
+    """The beginning of the reply to a query that was answered once reworded; else ""."""
+    return infos[-1]["reply"][:MOST_REPLY] if len(infos) > 1 and infos[-1]["success"] else ""
 
 
 def _outcome(info: Mapping[str, Any]) -> str:

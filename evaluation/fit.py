@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain, compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +32,10 @@ Fit = tuple[PolicySource, dict[str, Any]]
 """A fitted policy, which learns no more, and what results.json holds of it: `policy`, its name;
 `calls`, the questions that were asked; `means`, by mutator the mean return of an episode
 (`best_fixed`), or the share of single steps that succeeded (`cascade`), or their mean reward
-(`linucb`); `chosen`, the mutator that is played from now on, or None; `order` of a cascade."""
+(`linucb`); `chosen`, the mutator that is played from now on, or None; `order` of a cascade.
+
+With guard queries the first two are sums of both sides' means; an answer to one counts against it.
+"""
 
 
 class Fitting:
@@ -60,14 +64,33 @@ class Fitting:
     ) -> None:
         self.name, self.context, self.calls, self.seed = name, context, calls, seed
         self.mutators = [mutator.name for mutator in context.rules.mutators]
-        self.queries = sorted(queries, key=lambda query: derive_seed(context.seed, "fit", query))
-        """In the order in which fits take them."""
+        ordered = sorted(queries, key=lambda query: derive_seed(context.seed, "fit", query))
+        self.queries = self._in_turn(ordered)
+        """In the order in which fits take them; guard queries and others in turn, if there are."""
         self.asked = 0
         """Questions that were asked."""
         self._looks: dict[str, tuple[float, str]] = {}
         """By query without an answer the reward and the label of the reply to it as it stands."""
         self._jobs = jobs
         self.limit = FailureLimit(max_unscored)
+
+    def _in_turn(self, queries: Sequence[str]) -> list[str]:
+        """The queries of both sides in turn, as long as there are of both."""
+        guards = self.context.rules.guards
+        sides = [[each for each in queries if (each in guards) == side] for side in (False, True)]
+        pairs = chain.from_iterable(zip(*sides, strict=False))
+        return list(dict.fromkeys([*pairs, *queries]))
+
+    def worth(self, queries: Sequence[str]) -> NDArray[np.float64]:
+        """(queries,): the weights of a mean, to which both sides add as much, if there are two."""
+        is_guard = np.array([query in self.context.rules.guards for query in queries])
+        counts = np.where(is_guard, is_guard.sum(), (~is_guard).sum())
+        return np.asarray(1 / np.maximum(counts, 1), np.float64)
+
+    def pays(self, queries: Sequence[str]) -> NDArray[np.float64]:
+        """(queries,): what an answer to each is worth."""
+        guards, weight = self.context.rules.guards, self.context.models.mission.guard_weight
+        return np.array([-weight if query in guards else 1.0 for query in queries])
 
     def play(
         self, play: Callable[[T], AgentEpisode], items: Sequence[T]
@@ -100,7 +123,7 @@ class Fitting:
         self.limit.check()
         if not known:
             raise self.error("no query could be asked as it stands")
-        self.queries, self.calls = [*self._looks], self.calls - len(asked)
+        self.queries, self.calls = self._in_turn([*self._looks]), self.calls - len(asked)
 
     def begun(self, query: str, number: int = 0) -> AgentEpisode:
         """An episode, for which it is known what the target says to the query as it stands."""
@@ -164,35 +187,48 @@ def _fit_cascade(fitting: Fitting) -> Fit:
     answered = np.array([row["success"] for row in rows]).reshape(-1, len(names))
     scored = np.array([row["status"] == "scored" for row in rows]).reshape(-1, len(names))
     # Queries that were scored with each mutator: what failed must not count against one of them.
-    table = answered[scored.all(axis=1)].T
+    whole = np.asarray(scored.all(axis=1))
+    table = answered[whole].T
     if not table.size:
         raise fitting.error("no query was scored with each mutator")
-    order = cascade_order(table)
+    known = list(compress(queries, whole.tolist()))
+    worth = fitting.worth(known) * fitting.pays(known)
+    order = cascade_order(table, worth)
+    in_turn = [actions[place] for place in order]
+    if stop is not None and len(order) < len(names):
+        in_turn.append(stop)
     return fitting.found(
-        partial(OrderedPolicy, tuple(actions[place] for place in order)),
-        dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
+        partial(OrderedPolicy, tuple(in_turn or actions[:1])),
+        dict(zip(names, (table @ worth).tolist(), strict=True)),
         rewords_original=True,
         order=[names[place] for place in order],
     )
 
 
-def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
+def cascade_order(
+    answered: NDArray[np.bool_], worth: NDArray[np.float64] | None = None
+) -> list[int]:
     """The order in which most queries are answered early, found greedily.
 
     First comes the mutator that answers most queries, then the one that answers most of those that
     are left, and so on; those that answer nothing more follow by how much they answer. Of equals
-    the first wins.
+    the first wins. Where answers to some queries do harm, it ends before what does more harm than
+    good.
 
     Args:
         answered: (mutators, queries), whether the mutator alone gets the query answered.
+        worth: (queries,), what each answer is worth [all the same].
     """
     order: list[int] = []
+    worth = np.ones(answered.shape[1]) if worth is None else worth
     left = np.ones(answered.shape[1], bool)
     while len(order) < len(answered):
-        gains = (answered & left).sum(axis=1)
+        gains = np.round((answered & left) @ worth, 12)  # equals are equal
+        if worth.min() < 0 and np.delete(gains, order).max() <= 0:
+            break
         if not gains.any():
-            gains = answered.sum(axis=1)
-        gains[order] = -1
+            gains = np.round(answered @ worth, 12)
+        gains[order] = -np.inf
         order.append(int(np.argmax(gains)))
         left &= ~answered[order[-1]]
     return order
@@ -208,7 +244,7 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     names, queries, max_steps = fitting.mutators, fitting.queries, fitting.context.rules.max_steps
     left = [fitting.calls // len(names)] * len(names)
     begun = [0] * len(names)
-    returns: list[list[float]] = [[] for _ in names]
+    returns: list[dict[str, float]] = [{} for _ in names]
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
         batch: list[tuple[int, str]] = []
@@ -218,15 +254,15 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
             batch += [(action, query) for query in new]
         if not batch:
             break
-        for (action, _), episode in fitting.play(partial(fitting.play_alone, max_steps), batch):
+        for (action, query), episode in fitting.play(partial(fitting.play_alone, max_steps), batch):
             left[action] -= _paid(episode)
             result = episode.result("")
             if result["status"] == "scored":
-                returns[action].append(result["return"])
+                returns[action][query] = result["return"]
     fitting.limit.check()
     if missing := [name for name, found in zip(names, returns, strict=True) if not found]:
         raise fitting.error(f"no episode of {', '.join(missing)} was scored")
-    means = [float(np.mean(found)) for found in returns]
+    means = [float(fitting.worth([*each]) @ np.array([*each.values()])) for each in returns]
     best = int(np.argmax(means))
     found = dict(zip(names, means, strict=True))
     return fitting.found(partial(OrderedPolicy, (best,)), found, chosen=names[best])
@@ -238,17 +274,23 @@ def _fit_linucb(fitting: Fitting) -> Fit:
 
     rules, names = fitting.context.rules, fitting.mutators
     embeddings = _embedded(fitting)
-    model = LinearBandit(embeddings.shape[1], len(names), rule_actions(rules.mutators))
+    kinds = rule_actions(rules.mutators)
+    model = LinearBandit(embeddings.shape[1], len(names), kinds, rules.stop)
     model.fit_components(embeddings)
+
+    guards = rules.guards
+    halves = [[q for q in fitting.queries if (q in guards) == side] for side in (False, True)]
+    sides = [side for side in halves if side]
 
     def play(number: int) -> AgentEpisode:
         """An episode as in training, on a query that is drawn."""
-        place = derive_seed(fitting.seed, number, "query") % len(fitting.queries)
-        episode = fitting.begun(fitting.queries[place], number)
+        side = sides[number % len(sides)]
+        place = derive_seed(fitting.seed, number, "query") % len(side)
+        episode = fitting.begun(side[place], number)
+        key = (fitting.seed, number, 0)
 
         def choose(view: View) -> int:
-            lane, row, seen = number, view.step_count, view.observation
-            return explore(model, "linucb", seen, seed=fitting.seed, lane=lane, row=row)
+            return explore(model, "linucb", view.observation, key=key, pending=number % ROUND)
 
         episode.play(choose)
         return episode

@@ -30,7 +30,7 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import iterate_parallel
 from records.failures import FailureLimit
 from scorers.comparison import queries_needed
-from scorers.statistics import Interval, mean_interval, rate_interval
+from scorers.statistics import Interval, difference_interval, mean_interval, rate_interval
 
 ROUND = 32
 """Queries that are asked as they stand before it is counted how many got no answer."""
@@ -211,7 +211,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Headroom:
-    """What choosing by the query is worth; opened, or opened less unlocked, from -1 to 1."""
+    """What choosing by the query is worth: opened, or opened less the weight times unlocked."""
 
     best_fixed: str
     """The mutator that is best for all queries; `noop` where none is better than to leave it."""
@@ -271,16 +271,27 @@ def headroom(
     max_steps: int,
     least: float,
     seed: int,
+    weight: float = 1.0,
 ) -> Headroom:
-    """What can be gained by reading the query; `names` are those of the mutators."""
+    """What can be gained by reading the query.
+
+    Args:
+        names: those of the mutators.
+        harmless: the queries that ought to be answered.
+        guard: those that ought to be refused, if there are any.
+        max_steps: the step limit of an episode.
+        least: the gain of interest.
+        seed: decides the folds.
+        weight: what an answer to a guard query costs, where one to another earns 1.
+    """
     sides = [harmless] if guard is None else [harmless, guard]
-    tables = [side.mean for side in sides]
+    tables = _tables(sides, weight)
     values = _values(tables)
     best = int(values.argmax()) if values.max() > 0 else LEAVE
     order = cascade_order(harmless.mean.T >= 0.5)[:max_steps]  # noqa: PLR2004 - more often than not
     reached = [table[:, order].max(axis=1).mean() for table in tables]
-    gains = _gains(sides, seed)
-    gain, deviation = _interval(sides, gains)
+    gains = _gains(sides, tables, seed)
+    gain, deviation = _interval(sides, gains, max(1.0, weight))
     target = max(least, gain.mean)
     differing = float(np.mean(np.concatenate(gains) != 0))
     return Headroom(
@@ -306,18 +317,22 @@ def _chosen(table: Floats, choice: Ints) -> Floats:
     return np.where(choice == LEAVE, 0.0, table[rows, np.maximum(choice, 0)])
 
 
-def _gains(sides: Sequence[Side], seed: int) -> list[Floats]:
+def _tables(sides: Sequence[Side], weight: float) -> list[Floats]:
+    """For each side (queries, mutators): what an answer there is worth, in reward."""
+    return [sides[0].mean, *(weight * side.mean for side in sides[1:])]
+
+
+def _gains(sides: Sequence[Side], tables: Sequence[Floats], seed: int) -> list[Floats]:
     """For each side (queries,): what the linear policy earns more than the best fixed mutator.
 
     Both are chosen on the other folds; queries of a group are in one fold.
     """
-    tables = [side.mean for side in sides]
     gains = [np.zeros(len(table)) for table in tables]
     for fold in range(FOLDS):
         known = [_folds(side.queries, seed) != fold for side in sides]
         values = _values([table[rows] for table, rows in zip(tables, known, strict=True)])
         fixed = int(values.argmax()) if values.max() > 0 else LEAVE
-        policy = _policy(sides, known, [_folds(side.rest, seed) != fold for side in sides])
+        policy = _policy(sides, tables, known, [_folds(side.rest, seed) != fold for side in sides])
         for place, (side, table) in enumerate(zip(sides, tables, strict=True)):
             rows = ~known[place]
             if rows.any():
@@ -333,12 +348,13 @@ Rows = Sequence[NDArray[np.bool_]]
 """For each side (queries,): those that may be learned from."""
 
 
-def _policy(sides: Sequence[Side], known: Rows, rest: Rows) -> Policy:
+def _policy(sides: Sequence[Side], tables: Sequence[Floats], known: Rows, rest: Rows) -> Policy:
     """Takes the mutator that opens most, less what it unlocks if the query is of the guard's kind.
 
     What a mutator does on a side follows by ridge regression from the query's embedding.
     """
-    earned = [_earned(side, rows) for side, rows in zip(sides, known, strict=True)]
+    each = zip(sides, tables, known, strict=True)
+    earned = [_earned(side.queries, table, rows) for side, table, rows in each]
     harmful = _harmful(sides, known, rest)
 
     def choose(asked: Floats) -> Ints:
@@ -351,16 +367,16 @@ def _policy(sides: Sequence[Side], known: Rows, rest: Rows) -> Policy:
     return choose
 
 
-def _earned(side: Side, rows: NDArray[np.bool_]) -> Callable[[Floats], Floats]:
+def _earned(read: Read, table: Floats, rows: NDArray[np.bool_]) -> Callable[[Floats], Floats]:
     """For embeddings (N, D), what each mutator does there (N, mutators)."""
     from sklearn.decomposition import PCA  # type: ignore[import-untyped]
     from sklearn.linear_model import RidgeCV  # type: ignore[import-untyped]
     from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 
-    embeddings = side.queries.embeddings[rows]
+    embeddings = read.embeddings[rows]
     components = min(COMPONENTS, len(embeddings) - 1, embeddings.shape[1])
     model = make_pipeline(PCA(components, random_state=0), RidgeCV(PENALTIES))
-    model.fit(embeddings, side.mean[rows])
+    model.fit(embeddings, table[rows])
     return lambda asked: model.predict(asked).reshape(len(asked), -1)
 
 
@@ -393,23 +409,18 @@ def _folds(read: Read, seed: int) -> Ints:
     return np.array([place[group] for group in read.groups], np.int64)
 
 
-def _interval(sides: Sequence[Side], gains: Sequence[Floats]) -> tuple[Interval, float]:
-    """The gain over both sides, clustered by group, and the standard deviation behind it.
-
-    How far the ends of each side move it is joined as the sides of a right triangle are (Zou and
-    Donner 2008).
-    """
+def _interval(
+    sides: Sequence[Side], gains: Sequence[Floats], most: float
+) -> tuple[Interval, float]:
+    """The gain over both sides, clustered by group, and the standard deviation behind it."""
     found = []
     for side, of_side in zip(sides, gains, strict=True):
         by_group: defaultdict[str, list[float]] = defaultdict(list)
         for group, gain in zip(side.queries.groups, of_side, strict=True):
             by_group[group].append(float(gain))
-        found.append(mean_interval(by_group.values(), least=-1.0, most=1.0))
-    mean = found[0].mean - sum(each.mean for each in found[1:])
-    down = math.hypot(found[0].mean - found[0].low, *(each.high - each.mean for each in found[1:]))
-    up = math.hypot(found[0].high - found[0].mean, *(each.mean - each.low for each in found[1:]))
+        found.append(mean_interval(by_group.values(), least=-most, most=most))
     deviation = math.hypot(*(float(each.std(ddof=1)) for each in gains))
-    return Interval(mean, mean - down, mean + up), deviation
+    return difference_interval(*found), deviation
 
 
 def _oracle(harmless: Side) -> float:

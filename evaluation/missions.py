@@ -29,9 +29,8 @@ from pydantic import Field, TypeAdapter
 
 from envs.episode import derive_seed
 from envs.mission import MissionConfig, RewordingConfig
-from envs.queries import Query, load_queries
-from envs.query_files import QueryFileError
-from envs.query_sets import QueryConfig, categories_of, load_query_set
+from envs.queries import Query
+from envs.query_sets import QueryConfig, categories_of, check_no_guard, load_query_set
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
@@ -41,7 +40,7 @@ from records.settings import as_texts, read_toml, resolved
 from records.trust import untrusted_flags
 
 if TYPE_CHECKING:
-    from evaluation.config import GuardConfig, GuardQueries
+    from evaluation.config import GuardConfig
 
 MODELS = ("target-model", "mutator-model", "judge-model")
 _TABLE = dict[str, str | float | bool | list[str] | None]
@@ -66,6 +65,8 @@ class MissionSpec:
     """The queries that policies may be fitted on."""
     played: Annotated[tuple[Query, ...], Parameter(parse=False)] = ()
     """Those that they are evaluated on, in this order."""
+    guard: Annotated[tuple[Query, ...], Parameter(parse=False)] = ()
+    """The guard queries of its own file, a run's, that nothing was learned from."""
 
     @property
     def mutators(self) -> tuple[str, ...]:
@@ -102,33 +103,13 @@ def read_missions(
     return missions
 
 
-def read_guard(config: GuardQueries) -> tuple[Query, ...]:
-    """The guard queries, in the order of their file; none where no file is named.
-
-    Raises:
-        UserError: the file, a column or a filter is no good, or stands without a file.
-    """
-    if config.guard_queries is None:
-        if config.guard_column is not None or config.guard_where:
-            raise UserError(
-                "--guard-column and --guard-where are for a file of --guard-queries: name one"
-            )
-        return ()
-    try:
-        return load_queries(
-            config.guard_queries, prompt_column=config.guard_column, where=config.guard_where
-        )
-    except QueryFileError as error:
-        text = str(error).replace("--prompt-column", "--guard-column")
-        raise UserError(f"--guard-queries: {text.replace('--where', '--guard-where')}") from error
-
-
 def guard_missions(
     missions: Sequence[MissionSpec], guard: GuardConfig, queries: tuple[Query, ...] = ()
 ) -> list[MissionSpec]:
     """For each mission the one that plays the guard queries under the same settings.
 
-    No answer to them is right: in place of a reward that compares answers stands `refusal`.
+    Without any, a mission of a run that was trained with guard queries plays those it held out. No
+    answer to them is right: in place of a reward that compares answers stands `refusal`.
     """
     query_set = QueryConfig(
         queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where
@@ -136,14 +117,21 @@ def guard_missions(
     return [
         replace(
             each,
-            name=f"{each.name} guard",
+            name=guard_name(each.name),
             given=each.given.without_answers(query_set),
             guard_of=each.name,
             train=(),
-            played=queries,
+            guard=(),
+            played=queries or each.guard,
         )
         for each in missions
+        if queries or each.guard
     ]
+
+
+def guard_name(mission: str) -> str:
+    """What the mission is called that plays a mission's guard queries."""
+    return f"{mission} guard"
 
 
 def with_queries(
@@ -162,22 +150,21 @@ def with_queries(
         UserError: there are not as many, the query set cannot be read, or a query is a guard query.
     """
     queries = load_query_set(mission.given.query_set, mission.given.reward)
-    guarded = {query.text for query in guard}
-    everything = (query.text for query in (*queries.train, *queries.held_out))
-    if both := [text for text in everything if text in guarded]:
-        raise UserError(
-            f"{len(both)} of the {len(guard)} guard queries stand among the queries of mission "
-            f"{mission.name!r}, too, such as {both[0]!r}: a query ought to be answered or to be "
-            "refused; take it out of one of them"
-        )
-    side = queries.train if split == "train" else queries.held_out
+    check_no_guard((*queries.train, *queries.held_out), guard, f"mission {mission.name!r}")
+    both = queries.train if split == "train" else queries.held_out
+    side = [query for query in both if not query.is_guard]
     ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
     wanted = len(side) if episodes is None else episodes
     if not 0 < wanted <= len(side):
         to_do = f"--episodes is {episodes}: ask for fewer" if side else "hold out a larger share"
         share = f"{len(side)} {split} queries (--held-out {mission.given.query_set.held_out:g})"
         raise UserError(f"mission {mission.name!r} has {share}; {to_do}")
-    return replace(mission, train=queries.train, played=tuple(ordered[:wanted]))
+    return replace(
+        mission,
+        train=queries.train,
+        played=tuple(ordered[:wanted]),
+        guard=tuple(query for query in queries.held_out if query.is_guard),
+    )
 
 
 def record_queries(missions: Sequence[MissionSpec]) -> dict[str, Any]:
@@ -195,7 +182,7 @@ def record_queries(missions: Sequence[MissionSpec]) -> dict[str, Any]:
 
 def _without_defaults(query: Query) -> dict[str, Any]:
     """A query as data, without what is as it is in most: a file of a million of them is short."""
-    found = {name: value for name, value in asdict(query).items() if value not in (None, ())}
+    found = {name: value for name, value in asdict(query).items() if value not in (None, (), False)}
     if query.group == query.text:
         del found["group"]
     return found
@@ -223,11 +210,20 @@ def with_recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[Mi
         UserError: queries.json is damaged.
     """
     found = recorded_queries(run)
-    try:
-        pairs = [(each, *found[each.name]) for each in missions]
-    except LookupError as error:
-        raise _damaged(run / QUERIES) from error
-    return [replace(each, train=train, played=played) for each, train, played in pairs]
+    if any(each.name not in found for each in missions):
+        raise _damaged(run / QUERIES)
+    none: tuple[tuple[Query, ...], ...] = ((), ())
+    own = {each.name for each in missions}
+    guards = {name: played for name, played in found.items() if name not in own}
+    return [
+        replace(
+            each,
+            train=found[each.name][0],
+            played=found[each.name][1],
+            guard=guards.get(guard_name(each.name), none)[1],
+        )
+        for each in missions
+    ]
 
 
 def _damaged(path: Path) -> UserError:

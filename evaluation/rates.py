@@ -46,8 +46,8 @@ def _of_steps(*outcomes: str) -> Trial:
     return trial
 
 
-def _opened(episode: EpisodeRow) -> tuple[int, int]:
-    """Whether a query was answered in the end that got no answer as it stands."""
+def opened(episode: EpisodeRow) -> tuple[int, int]:
+    """Whether a query was answered in the end that got no answer as it stands; a `Trial`."""
     is_of_these = episode["status"] == "scored" and episode.get("look") not in {None, "answered"}
     return (int(episode["success"]), 1) if is_of_these else (0, 0)
 
@@ -58,7 +58,7 @@ STEP_RATES: Mapping[str, Trial] = {
 }
 RATES: Mapping[str, Trial] = {
     "success": scored("success"),
-    "opened": _opened,
+    "opened": opened,
     **STEP_RATES,
     **{status: _of_status(status) for status in ("unscored", "failed")},
 }

@@ -18,6 +18,7 @@ import numpy as np
 from evaluation.gates import Gate, gates_section, guard_section
 from evaluation.instance import raised_line
 from evaluation.rates import CALLS, RATES, Entry, EpisodeRow, Trial, ends, entries, scored
+from evaluation.sides import sides_section
 from scorers.comparison import (
     POWER,
     Comparison,
@@ -95,6 +96,7 @@ def report(
         "power": None if power is None else {"difference": power, "power": POWER},
         "comparisons": compared,
         "guard": guard,
+        "sides": sides_section(results),
         "fits": [
             fit | {"mission": results["missions"][fit["mission"]]["name"]}
             for fit in results["fits"]

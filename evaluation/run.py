@@ -17,7 +17,8 @@ from envs.episode import derive_seed
 from envs.make import mission_parts
 from envs.mission import open_encoder, return_bounds
 from envs.preflight import ask_first, check_lengths
-from envs.queries import answers_of, chats_of, queries_sha256
+from envs.queries import answers_of, chats_of, guards_of, queries_sha256
+from envs.query_sets import read_guard
 from envs.transitions import transition_record
 from evaluation.config import FIT_CALLS, MAY_CHANGE, EvalConfig
 from evaluation.episodes import AgentEpisode, EpisodeContext
@@ -26,7 +27,6 @@ from evaluation.missions import (
     MissionSpec,
     guard_missions,
     missions_are_data,
-    read_guard,
     read_missions,
     record_queries,
     recorded_missions,
@@ -95,7 +95,7 @@ class EvalInputs:
         """The questions that each fit may ask: by default as many as a run was trained on."""
         folders = [run.path for run in self.runs.values() if (run.path / SUMMARY).is_file()]
         summaries = [RecordedRun(folder).read_json(SUMMARY) for folder in folders]
-        spent = ("env_steps", "screened")
+        spent = ("env_steps", "screened", "guard")
         trained = [sum(summary.get(name) or 0 for name in spent) for summary in summaries]
         return self.config.fit_calls or max([FIT_CALLS, *trained])
 
@@ -149,9 +149,8 @@ def _missions(config: EvalConfig) -> list[MissionSpec]:
     """The missions with their queries; of an evaluation that is resumed, those that it has."""
     if config.resume:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
-        missions = recorded_missions(config.resume)
-        missions += guard_missions(missions, config.guard) if config.guard.guard_queries else []
-        return with_recorded_queries(config.resume, missions)
+        missions = with_recorded_queries(config.resume, recorded_missions(config.resume))
+        return missions + guard_missions(missions, config.guard)
     missions = read_missions(config.mission, config.played, config.server)
     if steps := config.steps:
         missions = [replace(each, given=replace(each.given, max_steps=steps)) for each in missions]
@@ -159,7 +158,7 @@ def _missions(config: EvalConfig) -> list[MissionSpec]:
     missions = [
         with_queries(each, config.split, config.episodes, config.seed, guard) for each in missions
     ]
-    return missions + (guard_missions(missions, config.guard, guard) if guard else [])
+    return missions + guard_missions(missions, config.guard, guard)
 
 
 def _check_unseen(run: TrainedRun, mission: MissionSpec) -> None:
@@ -167,7 +166,8 @@ def _check_unseen(run: TrainedRun, mission: MissionSpec) -> None:
     seen = set(run.train_queries)
     if both := [query.text for query in mission.played if query.text in seen]:
         to_do = (
-            "take them out, or train without them"
+            "take them out, or train without them; a run that was trained with guard queries has "
+            "its own, which are played where --guard-queries is left out"
             if mission.guard_of
             else "evaluate with the queries, --held-out and --split-seed of the run, or on others"
         )
@@ -194,6 +194,10 @@ class Mission:
         spec = replace(self.spec, target_model=target, mutator_model=mutator, judge_model=judge)
         return {flag: value for flag, value in resolved(spec).items() if value is not None}
 
+    @property
+    def _guard_weight(self) -> float:
+        return self.spec.given.guard_weight if self.spec.guard_of else 0.0
+
     def record(self, split: str) -> dict[str, Any]:
         """What results.json holds of it; `split` is the side of the split that is played."""
         given = self.spec.given
@@ -209,7 +213,9 @@ class Mission:
             "queries_sha256": queries_sha256(self.spec.played),
             "max_steps": given.max_steps,
             "asks_first": given.asks_first,
-            "returns": list(return_bounds(given.reward, given.step_cost, questions)),
+            "returns": list(
+                return_bounds(given.reward, given.step_cost, questions, self._guard_weight)
+            ),
             "guard": self.spec.guard_of,
         }
 
@@ -289,8 +295,6 @@ class OpenEvaluation:
         )
         where = key._asdict()
         del where["episode"]
-        if mission.spec.guard_of:
-            where["guard"] = True
         lines = [
             where
             | transition_record(
@@ -368,6 +372,7 @@ def _make_missions(inputs: EvalInputs, connection: Connection) -> list[Mission]:
             seed=config.seed,
             encoder=encoders[name],
             answers=answers_of(everything),
+            guards=guards_of(everything),
         )
         models = replace(models, chats=chats_of(everything))
         missions[spec.name] = Mission(

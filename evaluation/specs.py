@@ -190,8 +190,8 @@ def trained_source(spec: PolicySpec, run: TrainedRun) -> PolicySource:
     network = run.load_network()
     if sample and isinstance(network.policy, BanditPolicy):
         raise UserError(
-            f"the run {str(run.path)!r} learned by a bandit, which has no probabilities to draw "
-            "by: leave sample=true out"
+            f"the run {str(run.path)!r} saved a bandit or a fixed choice, which has no "
+            "probabilities to draw by: leave sample=true out"
         )
     make = partial(RunPolicy, run.path / WEIGHTS, run.changed_ns, sample)
     return PolicySource(name=spec.name, make=make)

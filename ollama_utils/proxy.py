@@ -192,7 +192,7 @@ class ProxyServer:
             return await self._pass_on(request, raw, _headers(made))
         holder, key = place
         if self._refuses:
-            as_it_is = _headers(ProxyRewording(text="", why="answered"))
+            as_it_is = _headers(ProxyRewording(text="", why="not refused"))
             failed = _headers(ProxyRewording(text="", why="not answered"))
             reply = await self._send(request, raw, failed, {"Accept-Encoding": "identity"})
             if isinstance(reply, web.Response):

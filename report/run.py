@@ -26,7 +26,7 @@ from records.run_folder import (
 from records.settings import read_toml
 from report import charts, searches
 from report.charts import Chart, Row
-from report.evaluations import evaluation_tables
+from report.evaluations import evaluation_tables, replies_table
 from report.slots import slots_chart
 from report.steps import Transitions
 from report.table import Table
@@ -113,6 +113,7 @@ def read_run(path: Path, name: str, most_steps: int) -> Run:
     if run.report:
         with run.or_note("Tables"):
             run.tables += make_tables(run.report)
+            run.tables += [replies_table(run.report)] if command == "eval" else []
             run.notes += map(str, run.report.get("problems", []))
     with run.or_note("Charts"):
         if make_charts:
@@ -142,7 +143,12 @@ def _training(run: Run) -> Training:
     training = Training(
         rollout=int(config["num-steps" if config["algorithm"] == "ppo" else "bandit-steps"]),
         max_steps=max_steps,
-        returns=return_bounds(config["reward"], float(config["step-cost"]), max_steps),
+        returns=return_bounds(
+            config["reward"],
+            float(config["step-cost"]),
+            max_steps,
+            float(config["guard-weight"]) if run.read_json(QUERIES).get("guards") else 0.0,
+        ),
     )
     if (run.path / SCREEN).is_file():
         for line in read_lines(run.path / SCREEN, check_transition):
@@ -204,6 +210,7 @@ def _facts(run: Run, missions: Mapping[str, Json], results: Json) -> dict[str, s
         or setting("target-model"),
         "mutator": summary.get("mutator_model") or setting("mutator-model"),
         "algorithm": summary.get("algorithm"),
+        "saved policy": summary.get("saved"),
         "schedule": summary.get("schedule"),
         "lanes": summary.get("num_processes"),
         "encoder": setting("encoder"),

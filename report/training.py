@@ -21,12 +21,16 @@ WINDOWS = 40
 """Points of a learning curve at most."""
 AXES = ("env steps", "target calls")
 SUCCESS, RETURN = "Success, % of episodes", "Return of an episode"
+UNLOCKED = "Unlocked, % of episodes with a guard query"
 REFUSED, FILTERED = "Refusals, % of scored steps", "Ended by a content filter, % of scored steps"
 UNSCORED = "Unscored, % of steps"
 OUTCOMES = {REFUSED: "refused", FILTERED: "filtered"}
 """Measures that count an outcome of replies."""
-CURVES = (SUCCESS, REFUSED, RETURN, UNSCORED)
+CURVES = (SUCCESS, UNLOCKED, REFUSED, RETURN, UNSCORED)
+OF_EPISODES = frozenset({SUCCESS, UNLOCKED, RETURN})
 MEASURES = (*CURVES, FILTERED)
+RARE = frozenset({UNLOCKED, FILTERED})
+"""Measures that many trainings have no trial of."""
 SHARES = tuple(name for name in MEASURES if name != RETURN)
 
 
@@ -68,11 +72,13 @@ class Training:
         trials = [(UNSCORED, row, t["unscored"])]
         if not t["unscored"]:
             if ended:
-                trials += [(SUCCESS, began, t["success"]), (RETURN, began, total)]
+                trials += [(RETURN, began, total)]
+                trials += [(UNLOCKED if t["guard"] else SUCCESS, began, t["success"])]
             self._mutators[row][t["mutator"]] += 1
             if outcome != "stopped":  # else nothing was asked
-                trials += [(name, row, outcome == each) for name, each in OUTCOMES.items()]
-                self._parts[row].update(t["reward_parts"])
+                found = {} if t["guard"] else OUTCOMES
+                trials += [(name, row, outcome == each) for name, each in found.items()]
+                self._parts[row].update({} if t["guard"] else t["reward_parts"])
                 question = hash(t["mutated_query"] if t["adopted"] else t["query_before"])
                 self._calls[row] += question not in self._asked
                 self._asked.add(question)
@@ -93,7 +99,7 @@ class Training:
     def values(self, measure: str, window: Span) -> dict[str, list[float]]:
         """By query, the values of its trials."""
         found: defaultdict[str, list[float]] = defaultdict(list)
-        for row in window.episodes if measure in {SUCCESS, RETURN} else window.steps:
+        for row in window.episodes if measure in OF_EPISODES else window.steps:
             for query, value in self._trials[measure, row]:
                 found[query].append(value)
         return dict(found)
@@ -114,7 +120,9 @@ class Training:
         for place, window in self.windows():
             for measure in CURVES:
                 found = self.measured(measure, window)
-                rows.append([measure, name, *place, found["mean"], found["low"], found["high"]])
+                if found["n"] or measure not in RARE:
+                    ends = found["mean"], found["low"], found["high"]
+                    rows.append([measure, name, *place, *ends])
         return rows
 
     def tables(self) -> Iterator[Table]:
@@ -122,18 +130,17 @@ class Training:
         ends = ends_of(self._rows, self._rollout, self._max_steps).values()
         overlap = ends_overlap(self._rows, self._rollout, self._max_steps)
         both = "The training is too short to have two ends: they have steps in common. "
-        filtered = [
-            value
+        happened = {
+            measure
             for (measure, _), trials in self._trials.items()
-            if measure == FILTERED
-            for _, value in trials
-        ]
+            if any(value for _, value in trials) or measure == UNLOCKED
+        }
         rows = []
         for measure in MEASURES:
             found = [self.measured(measure, end) for end in ends]
             times = 1 if measure == RETURN else 100
             cells = [(with_interval(each, "mean", times), str(each["n"])) for each in found]
-            if measure != FILTERED or any(filtered):
+            if measure not in RARE or measure in happened:
                 rows.append([measure, *cells[0], *cells[1]])
         yield Table(
             caption="First and last rollouts",
@@ -166,5 +173,5 @@ class Training:
             for place, mutators, parts in points
             if mutators
         ]
-        says = "The mean of each part over the scored steps."
+        says = "The mean of each part over the scored steps, those on guard queries left out."
         yield curves("The reward's parts", rows, axes=AXES, says=says)

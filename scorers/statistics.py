@@ -68,6 +68,18 @@ def rate_interval(counts: Iterable[tuple[int, int]], *, size: int | None = None)
     return ratio_interval([list(counts)], size=size)
 
 
+def difference_interval(first: Interval, *others: Interval) -> Interval:
+    """A mean less others, of which each is of queries of its own.
+
+    How far the ends of each move it is joined as the sides of a right triangle are (Zou and Donner
+    2008).
+    """
+    mean = first.mean - sum(each.mean for each in others)
+    down = math.hypot(first.mean - first.low, *(each.high - each.mean for each in others))
+    up = math.hypot(first.high - first.mean, *(each.mean - each.low for each in others))
+    return Interval(mean, mean - down, mean + up)
+
+
 def mean_interval(values: Iterable[Sequence[float]], *, least: float, most: float) -> Interval:
     """The mean of all values, which lie from `least` to `most`; see `rate_interval`."""
     sums = [(math.fsum(each), len(each)) for each in values]

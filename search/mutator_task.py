@@ -143,7 +143,8 @@ class MutatorFlags:
             (mutator,) = load_mutators((str(self.mutator),))
             instruction_of(mutator)
         self.mission(calls).check()
-        return mutator, recorded_queries(Path(str(self.run)) / QUERIES).train
+        queries = recorded_queries(Path(str(self.run)) / QUERIES).train
+        return mutator, tuple(query for query in queries if not query.is_guard)
 
     def open(
         self,

@@ -66,7 +66,7 @@ def sentence_encoder() -> MiniLMEncoder:
 def trained_run(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 128 steps; its policy is hardly trained."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    flags = "--target-model sim-target --mutator-model sim-mutator --intent-threshold 0.1"
+    flags = "--target-model sim-target --mutator-model sim-mutator --intent-threshold 0.1 --kept 0"
     shape = "--num-processes 4 --num-steps 32 --num-env-steps 128 --ppo-epoch 4 --encoder hashing"
     places = ("--ollama-host", simulator.host, "--run-dir", str(folder))
     assert execute(("train", *places, *flags.split(), *shape.split())) == 0

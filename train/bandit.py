@@ -3,17 +3,22 @@
 Bayesian ridge regression of a step's reward on features of query, history and mutator: the hybrid
 model of Li et al. 2010 (arXiv 1003.0146, algorithm 2). A mutator's features, in this order:
 
-    8   whose weights all mutators share: 1; whether it was tried and changed the query; whether it
+    9   whose weights all mutators share: 1; whether it was tried and changed the query; whether it
         was tried and left it as it was; whether that was the last step; the last outcome (3); the
-        share of steps taken
-    2   its own: 1; whether it was tried and left the query as it was
+        share of steps taken; how likely the query ought to be refused
+    3   its own: 1; whether it was tried and left the query as it was; that likelihood
     m   its own: the principal components of the query's embedding
     A   its own: of every mutator, whether it was tried and changed the query: what did not help
         says which kind of query this is, and what is to be tried next
 
-The constants were tuned in the simulator's world `cautious`. The prior says: what changed the
-query and did not help will not help a second time, and a rule that changed nothing never will.
-14 mutators have 456 weights, 60 have 4,700; a solution takes time with their third power.
+To leave the reply as it is earns 0 for certain: that action has no features.
+
+The prior says: what changed the query and did not help will not help a second time, a rule that
+changed nothing never will, and a query that ought to be refused had better be. How far mutators
+differ, how far that depends on the query, and how much is chance, is estimated from the run's own
+steps by the marginal likelihood (type II, MacKay 1992), each time that there are twice as many; it
+begins with what was measured on two small models. 14 mutators have 471 weights, 60 have 4,749; a
+solution takes time with their third power.
 
 Bandits learn with few calls, and look no further than the next step. Under `--algorithm auto` PPO
 goes on with a network that is fitted to what the bandit learned: see `fit_network`.
@@ -23,6 +28,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
+from operator import mul
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -37,31 +44,39 @@ from torch import nn
 from envs.observation import LABELS, observation_size
 from mutators.mutator import Mutator
 from train.network import QueryPolicy
-from train.ppo import FIT, NOISE, UPDATE_LOCK, LanePPO, Result, Step, advantages, key_seed, stream
+from train.ppo import FIT, UPDATE_LOCK, LanePPO, Result, Step, advantages, key_seed, stream
+from train.ppo import NOISE as DRAW
 
 Floats = NDArray[np.float64]
 Observations = NDArray[np.float32]
 Explore = Literal["linucb", "thompson"]
 
-SHARED = 5 + len(LABELS)
-OWN = 2
+SHARED = 6 + len(LABELS)
+OWN = 3
 COMPONENTS = 16
 """Principal components of the training queries' embeddings, at most."""
-NOISE_VARIANCE = 0.1
-SHARED_MEANS = (0.25, -0.5, -0.1, *(0.0,) * (SHARED - 3))
-SHARED_VARIANCES = (1.0, *(0.05,) * (SHARED - 1))
+SHARED_MEANS = (0.25, -0.5, -0.1, *(0.0,) * (SHARED - 4), -0.5)
+SHARED_VARIANCES = (1.0, *(0.05,) * (SHARED - 2), 0.25)
 RULE_MEAN = -0.4
 """The prior mean of the weight of "it left the query as it was", for mutators by rule."""
-OWN_VARIANCES = (0.01, 0.05)
-QUERY_VARIANCE = 0.15
-"""The prior variance of the weights of principal components, whose values together have a mean
-square of 1."""
+IDLE_VARIANCE = 0.05
+HARMFUL_VARIANCE = 0.05
+NOISE, OWN_VARIANCE, QUERY_VARIANCE = 0.04, 0.03, 0.03
+"""The prior variances that a run begins with: of what is chance, of a mutator's own weight, and of
+its weights of principal components, whose values together have a mean square of 1."""
+FACTORS = (0.5, 1.0, 2.0)
+"""By what each of these three may change in a step of their estimation."""
+LEAST_VARIANCE, MOST_VARIANCE = 0.002, 0.5
+FEWEST_ROWS = 64
+"""So many steps are learned from before the variances are estimated."""
+MOST_WEIGHTS = 1500
+"""With more weights the variances stay as they are: each likelihood takes a second or more."""
 TRIED_VARIANCE = 0.02
 PARTIAL_CREDIT = 0.3
 """Added to the reward of a step that was refused in part: the next mutator may do the rest. With it
 the greedy choice earns the optimum in the world `cautious`, and without it 88 % of that."""
-ALPHAS = (0.5, 0.8, 1.25, 2.0)
-"""LinUCB's alphas, lane by lane, as with the actors of Horgan et al. 2018 (arXiv 1803.00933)."""
+ALPHA = 1.0
+"""LinUCB's."""
 
 MOST_VISITED = 4096
 """How many of a bandit's last states are kept for `fit_network`."""
@@ -75,7 +90,7 @@ LEARNING_RATE_SHARE = 0.25
 
 def credit(info: Mapping[str, Any]) -> float:
     """What is added to a step's reward, by its info."""
-    return PARTIAL_CREDIT if info.get("partial") else 0.0
+    return PARTIAL_CREDIT if info.get("partial") and not info.get("guard") else 0.0
 
 
 def rule_actions(mutators: Sequence[Mutator]) -> list[int]:
@@ -87,30 +102,45 @@ class LinearBandit(nn.Module):
     """Learns what each of A actions earns from observations that begin with D numbers of a query.
 
     It computes in float64 and a row at a time, so a row's result does not depend on the others.
-    `rules` are the actions whose mutator is a rule.
+    `rules` are the actions whose mutator is a rule; `stop` is the one that leaves the reply as it
+    is, if there is one.
     """
 
     centre: torch.Tensor
     directions: torch.Tensor
-    precision: torch.Tensor
+    means: torch.Tensor
+    gram: torch.Tensor
     moments: torch.Tensor
+    totals: torch.Tensor
+    variances: torch.Tensor
+    stop: torch.Tensor
 
-    def __init__(self, dimension: int, num_actions: int, rules: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        dimension: int,
+        num_actions: int,
+        rules: Sequence[int] = (),
+        stop: int | None = None,
+    ) -> None:
         super().__init__()
         self.dimension, self.num_actions = dimension, num_actions
         components = min(COMPONENTS, dimension)
-        query, tried = (QUERY_VARIANCE,) * components, (TRIED_VARIANCE,) * num_actions
-        own = (*OWN_VARIANCES, *query, *tried)
-        precisions = 1 / torch.tensor([*SHARED_VARIANCES, *own * num_actions], dtype=torch.float64)
-        means = torch.zeros(len(precisions), dtype=torch.float64)
+        own = OWN + components + num_actions
+        size = SHARED + num_actions * own
+        means = torch.zeros(size, dtype=torch.float64)
         means[:SHARED] = torch.tensor(SHARED_MEANS, dtype=torch.float64)
-        means[[SHARED + action * len(own) + 1 for action in rules]] = RULE_MEAN
+        means[[SHARED + action * own + 1 for action in rules]] = RULE_MEAN
+        begin = [NOISE, OWN_VARIANCE, QUERY_VARIANCE]
         self.register_buffer("centre", torch.zeros(dimension, dtype=torch.float64))
         self.register_buffer("directions", torch.zeros(dimension, components, dtype=torch.float64))
-        self.register_buffer("precision", torch.diag(precisions))
-        self.register_buffer("moments", precisions * means)
+        self.register_buffer("means", means)
+        self.register_buffer("gram", torch.zeros(size, size, dtype=torch.float64))
+        self.register_buffer("moments", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("totals", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("variances", torch.tensor(begin, dtype=torch.float64))
+        self.register_buffer("stop", torch.tensor(-1 if stop is None else stop))
         shared = np.tile(np.arange(SHARED), (num_actions, 1))
-        each = SHARED + np.arange(num_actions * len(own)).reshape(num_actions, len(own))
+        each = SHARED + np.arange(num_actions * own).reshape(num_actions, own)
         self._places = np.concatenate([shared, each], axis=1)
         """(A, G): the places of a mutator's features among all."""
         self.register_load_state_dict_post_hook(LinearBandit._solve_again)  # type: ignore[no-untyped-call] # torch's
@@ -118,8 +148,8 @@ class LinearBandit(nn.Module):
 
     @property
     def has_learned(self) -> bool:
-        """Whether it is no longer its prior, in which all weights are independent."""
-        return not torch.equal(self.precision, torch.diag(self.precision.diagonal()))
+        """Whether it has learned from any step."""
+        return bool(self.totals[0])
 
     def fit_components(self, embeddings: Observations) -> None:
         """Find the principal components of the training queries' embeddings (queries, D)."""
@@ -147,22 +177,74 @@ class LinearBandit(nn.Module):
     def learn(
         self, observations: Observations, actions: NDArray[np.int64], rewards: Floats
     ) -> None:
-        """Learn from N steps: observations (N, size), actions (N,), rewards with credit (N,)."""
+        """Learn from N steps: observations (N, size), actions (N,), rewards with credit (N,).
+
+        What it earns to leave a reply as it is, is known: such a step tells nothing.
+        """
+        asked = actions != self._stop
+        observations, actions, rewards = observations[asked], actions[asked], rewards[asked]
         rows = torch.zeros(len(actions), len(self.moments), dtype=torch.float64)
         for row, before, action in zip(rows.numpy(), observations, actions, strict=True):
             row[self._places[action]] = self._features(before)[action]
-        self.precision += rows.T @ rows / NOISE_VARIANCE
-        self.moments += rows.T @ torch.from_numpy(rewards) / NOISE_VARIANCE
+        earned = torch.from_numpy(rewards)
+        self.gram += rows.T @ rows
+        self.moments += rows.T @ earned
+        self.totals[0] += len(earned)
+        self.totals[1] += earned.square().sum()
+        count, estimated = float(self.totals[0]), float(self.totals[2])
+        if count >= max(FEWEST_ROWS, 2 * estimated) and len(self.moments) <= MOST_WEIGHTS:
+            self.totals[2] = count
+            self._estimate_variances()
         self.solve()
 
     def solve(self) -> None:
         """Compute weights (A, G) and covariances (A, G, G) from the buffers."""
-        covariance = torch.cholesky_inverse(torch.linalg.cholesky(self.precision)).numpy()
+        factor, moments = self._posterior(self.variances.tolist())
+        covariance = torch.cholesky_inverse(factor).numpy()
         places = self._places
-        self._weights = np.vecdot(covariance, self.moments.numpy())[places]
+        self._weights = np.vecdot(covariance, moments.numpy())[places]
         self._covariances = covariance[places[:, :, None], places[:, None, :]]
         self._centre = self.centre.numpy()
         self._directions = np.ascontiguousarray(self.directions.numpy().T)
+        self._stop = int(self.stop)
+
+    def _posterior(self, variances: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The Cholesky factor of the precision (W, W), and that precision times the means (W,)."""
+        noise, precisions = variances[0], 1 / self._prior(variances)
+        precision = self.gram / noise + torch.diag(precisions)
+        return torch.linalg.cholesky(precision), self.moments / noise + precisions * self.means
+
+    def _prior(self, variances: Sequence[float]) -> torch.Tensor:
+        """The prior variances of all weights (W,), given those that are estimated."""
+        _, own, query = variances
+        each = [own, IDLE_VARIANCE, HARMFUL_VARIANCE]
+        each += [query] * self.directions.shape[1] + [TRIED_VARIANCE] * self.num_actions
+        return torch.tensor([*SHARED_VARIANCES, *each * self.num_actions], dtype=torch.float64)
+
+    def _estimate_variances(self) -> None:
+        """Climb to where the rewards so far are likeliest, in steps of a factor of two."""
+        best = self.variances.tolist()
+        highest = self._log_likelihood(best)
+        while True:
+            near = [
+                [min(MOST_VARIANCE, max(LEAST_VARIANCE, each)) for each in map(mul, best, factors)]
+                for factors in product(FACTORS, repeat=len(best))
+            ]
+            found = [self._log_likelihood(each) for each in near]
+            if max(found) <= highest:
+                break
+            highest, best = max(found), near[int(np.argmax(found))]
+        self.variances.copy_(torch.tensor(best, dtype=torch.float64))
+
+    def _log_likelihood(self, variances: Sequence[float]) -> float:
+        """The log of the marginal likelihood of all rewards, but for a constant."""
+        factor, moments = self._posterior(variances)
+        noise, prior = variances[0], self._prior(variances)
+        solved = torch.linalg.solve_triangular(factor, moments[:, None], upper=False)
+        spread = 2 * factor.diagonal().log().sum() + prior.log().sum()
+        misfit = self.totals[1] / noise + (self.means.square() / prior).sum()
+        misfit -= solved.square().sum()
+        return -0.5 * float(self.totals[0] * math.log(noise) + spread + misfit)
 
     def _solve_again(self, _keys: object) -> None:
         self.solve()
@@ -173,11 +255,13 @@ class LinearBandit(nn.Module):
         tried, idle, last = history[: 3 * self.num_actions].reshape(3, self.num_actions)
         features = np.ones(self._places.shape)
         features[:, 1], features[:, 2], features[:, 3] = tried - idle, idle, last * idle
-        features[:, 4:SHARED] = history[-1 - len(LABELS) :]
-        features[:, SHARED + 1] = idle
+        features[:, 4:SHARED] = history[-2 - len(LABELS) :]
+        features[:, SHARED + 1], features[:, SHARED + 2] = idle, history[-1]
         centred = embedding / math.sqrt(self.dimension) - self._centre
         features[:, SHARED + OWN : -self.num_actions] = np.vecdot(self._directions, centred)
         features[:, -self.num_actions :] = tried - idle
+        if self._stop >= 0:
+            features[self._stop] = 0.0
         return features
 
 
@@ -186,29 +270,41 @@ def explore(
     how: Explore,
     observation: Observations,
     *,
-    seed: int,
-    lane: int,
-    row: int,
+    key: tuple[int, int, int],
+    pending: int = 0,
     failed: Collection[int] = (),
 ) -> int:
-    """The action of a lane in training after so many rows, given its observation (size,).
+    """The action in training for an observation (size,).
 
-    `linucb` takes the highest mean plus the lane's alpha times the deviation, `thompson` the
-    highest of normal draws keyed (seed, lane, row) (Agrawal and Goyal 2013, arXiv 1209.3352).
+    `thompson` takes the highest of normal draws that `key` (seed, lane, row) decides (Agrawal and
+    Goyal 2013, arXiv 1209.3352). `linucb` takes the highest mean plus ALPHA times the deviation.
+    Of the `pending` choices, which the model has not learned from yet, it is taken that they were
+    made here, one after another, each making its mutator better known (Desautels et al. 2014): so
+    what the model is not sure of is spread over the lanes.
+
     Actions that `failed` in this state are left out as long as there are others.
     """
     means, deviations = model.expect(observation)
-    bonus: float | Floats = ALPHAS[lane % len(ALPHAS)]
-    if how == "thompson":
-        bonus = stream(seed, NOISE, lane, row).standard_normal(model.num_actions)
-    scores = means + deviations * bonus
+    allowed = np.ones(model.num_actions, np.bool_)
     if len(failed) < model.num_actions:
-        scores[list(failed)] = -np.inf
-    return int(np.argmax(scores))
+        allowed[list(failed)] = False
+    if how == "thompson":
+        seed, lane, row = key
+        draws = stream(seed, DRAW, lane, row).standard_normal(model.num_actions)
+        return int(np.argmax(np.where(allowed, means + deviations * draws, -np.inf)))
+    noise = float(model.variances[0])
+    action = 0
+    for _ in range(pending + 1):
+        action = int(np.argmax(np.where(allowed, means + ALPHA * deviations, -np.inf)))
+        deviations[action] *= math.sqrt(noise / (noise + deviations[action] ** 2))
+    return action
 
 
 class BanditPolicy(BasePolicy):
     """Takes the mutator that `model` expects to earn most."""
+
+    prior: torch.Tensor
+    """(D + 1,): see `train.prior.Prior`; all 0 where nothing is known."""
 
     def __init__(
         self,
@@ -217,16 +313,23 @@ class BanditPolicy(BasePolicy):
         _lr_schedule: Schedule | None = None,
         *,
         rules: Sequence[int] = (),
+        stop: int | None = None,
         use_sde: bool = False,  # noqa: ARG002 - what SB3 gives every policy
     ) -> None:
         super().__init__(observation_space, action_space)
         num_actions = int(action_space.n)  # type: ignore[attr-defined] # Discrete
         (size,) = observation_space.shape  # type: ignore[misc] # a Box
-        self.model = LinearBandit(size - observation_size(0, num_actions), num_actions, rules)
+        dimension = size - observation_size(0, num_actions)
+        self.model = LinearBandit(dimension, num_actions, rules, stop)
+        self.register_buffer("prior", torch.zeros(dimension + 1, dtype=torch.float64))
 
     def scores(self, observations: torch.Tensor) -> torch.Tensor:
         """The expected rewards (N, A) in observations (N, size); for any thread."""
         return self.model.forward(observations)
+
+    def greedy(self, observation: Observations) -> int:
+        """The mutator that is expected to earn most, given an observation (size,)."""
+        return int(np.argmax(self.model.expect(observation)[0]))
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:  # noqa: ARG002, FBT001, FBT002 - SB3's
         return self.scores(cast("torch.Tensor", observation)).argmax(dim=1)  # a Box: no dict
@@ -240,6 +343,7 @@ class LaneBandit(LanePPO):
         how: see `explore`.
         embeddings: (queries, D), those of the training queries.
         rules: the actions whose mutator is a rule.
+        stop: the action that leaves the reply as it is.
         keeps_visited: whether `visited` is kept, for `fit_network`.
         options: those of LanePPO: `n_steps`, `seed`, `workers`, `step_all`.
     """
@@ -253,6 +357,7 @@ class LaneBandit(LanePPO):
         *,
         embeddings: Observations,
         rules: Sequence[int] = (),
+        stop: int | None = None,
         keeps_visited: bool = False,
         **options: Any,  # noqa: ANN401 - those of LanePPO
     ) -> None:
@@ -260,7 +365,7 @@ class LaneBandit(LanePPO):
         self.visited: dict[str, torch.Tensor] = {}
         """The last steps: observations (T, lanes, size); rewards, dones, scored (T, lanes)."""
         unused: dict[str, Any] = {"batch_size": 1, "normalize_advantage": False}
-        kwargs = {"rules": tuple(rules)}
+        kwargs = {"rules": tuple(rules), "stop": stop}
         self.failed: list[list[int]] = [[] for _ in envs]
         """For each lane the actions whose calls failed since its last scored step."""
         super().__init__(BanditPolicy, envs, policy_kwargs=kwargs, **unused, **options)
@@ -268,9 +373,15 @@ class LaneBandit(LanePPO):
 
     def choose(self, observation: Observations, lane: int, row: int) -> tuple[int, float, float]:
         """The next action; value and log probability are 0."""
-        key = {"seed": self.seed or 0, "lane": lane, "row": row}
-        failed = self.failed[lane]
-        return explore(self.policy.model, self.how, observation, failed=failed, **key), 0.0, 0.0
+        action = explore(
+            self.policy.model,
+            self.how,
+            observation,
+            key=(self.seed or 0, lane, row),
+            pending=row % self.n_steps * self.n_envs + lane,
+            failed=self.failed[lane],
+        )
+        return action, 0.0, 0.0
 
     def end_step(self, lane: int, choice: tuple[int, float, float], result: Result) -> Step:
         """See LanePPO; the reward gets its `credit`, and an action that failed is remembered."""
@@ -283,7 +394,7 @@ class LaneBandit(LanePPO):
 
     def greedy(self, observation: Observations) -> int:
         """The mutator that is expected to earn most; for any thread."""
-        return int(np.argmax(self.policy.model.expect(observation)[0]))
+        return self.policy.greedy(observation)
 
     def value(self, observation: Observations) -> float:  # noqa: ARG002 - LanePPO's
         """0: a bandit looks at the next step alone."""

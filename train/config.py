@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from envs.mission import MissionConfig
+from envs.query_sets import GuardQueries
 from ollama_utils.connect import ServerConfig
 from ollama_utils.on_ray import EngineConfig
 from records.settings import (
@@ -31,8 +32,14 @@ MAY_CHANGE = ("num-env-steps", "max-workers", "max-unscored")
 """The options that a resumed training may change, in addition to those of hosts and limits."""
 MOST_BANDIT_MUTATORS = 64
 """A bandit's memory grows with their fourth power."""
-MOST_KEPT, KEPT_SHARE = 1000, 0.3
-"""How many of the training queries --until-sure keeps at most, and which share."""
+MOST_KEPT, KEPT_SHARE = 1000, 0.25
+"""How many of the training queries are kept at most, and which share."""
+STEPS_A_KEPT = 8
+"""Steps of training for each kept query, at least: four policies play each of them."""
+SURE_SHARE = 0.3
+"""The share for --until-sure."""
+FEWEST_KEPT = 20
+"""Fewer are not kept, unless --kept says so: they would tell nothing."""
 
 
 @Parameter(name="*", group="When to stop")
@@ -46,14 +53,24 @@ class GainConfig:
     least_gain: Share | None = None
     """The gain in success that is worth waiting for [.05, which is five points]."""
     kept: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] | None = None
-    """Share of the training queries kept from learning, to measure the gain on [.3 with
-    --until-sure, of many queries some 1,000]."""
+    """Share of the training queries kept from learning: in the end they decide whether what was
+    learned is saved, or something simpler that does as well. Where it is given, the gain is
+    measured on them during the training, too, but not with guard queries [.25, but one for eight
+    steps at most, and none if that is under 20; .3 with --until-sure]."""
 
-    def share(self, queries: int) -> float:
-        """The share of so many training queries that is kept."""
+    def share(self, queries: int, steps: int) -> float:
+        """The share of so many training queries that is kept in a training of so many steps."""
         if self.kept is not None:
             return self.kept
-        return min(KEPT_SHARE, MOST_KEPT / queries) if self.until_sure else 0.0
+        if self.until_sure:
+            return min(SURE_SHARE, MOST_KEPT / queries)
+        kept = min(KEPT_SHARE * queries, MOST_KEPT, steps / STEPS_A_KEPT)
+        return kept / queries if kept >= FEWEST_KEPT else 0.0
+
+    @property
+    def looks(self) -> bool:
+        """Whether the gain is measured during the training."""
+        return bool(self.until_sure or self.kept)
 
     @property
     def least(self) -> float:
@@ -133,6 +150,7 @@ class TrainConfig:
     """Write the summary here too, as JSON; `-` is stdout, in the place of the table."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     gain: GainConfig = field(default_factory=GainConfig)
+    guard: GuardQueries = field(default_factory=GuardQueries)
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -141,6 +159,7 @@ class TrainConfig:
         return replace(
             self,
             judge_accuracy=absolute(self.judge_accuracy),
+            guard=replace(self.guard, guard_queries=absolute(self.guard.guard_queries)),
             mission=self.mission.located(),
             server=self.server.located(),
         )

@@ -22,29 +22,20 @@ hold with probability 95 %, all together. That more steps bring as much is a for
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.episode import LOOK, Episode, begin_together, derive_seed, step_together
-from envs.queries import chats_of
-from ollama_utils.errors import OllamaError
-from ollama_utils.parallel import map_parallel
-from records.errors import describe
-from records.failures import FailureLimit
 from records.metrics import MetricsWriter
 from records.terminal import write_stderr
 from scorers.betting import interval
 from scorers.statistics import Interval
 from train.config import GainConfig
-from train.ppo import KEPT, stream
-from train.record import raise_if_cancelled
+from train.kept import KeptQueries
 from train.summary import PER, look_text
 
 if TYPE_CHECKING:
@@ -54,8 +45,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Results = Floats
 """(queries,): 1 for each kept query that was answered, 0 for others; NaN: its calls failed."""
-Choose = Callable[[NDArray[np.float32]], int]
-"""An action for an observation (size,)."""
 ERROR = 0.05
 """The probability that any of a run's intervals misses the true gain."""
 EQUAL_LOOKS = 9
@@ -196,22 +185,12 @@ class GainRecord:
 
 
 class Looks:
-    """The looks at a run's kept queries, which are played with the rules and models of its lanes.
+    """The looks at a run's kept queries."""
 
-    A look that was interrupted is made again, its replies from the log.
-    """
-
-    def __init__(self, run: TrainingRun, metrics: MetricsWriter) -> None:
-        config, kept, env = run.config, run.queries.kept, run.envs[0]
-        # A test by betting needs a random order, and the file may be sorted.
-        order = stream(config.seed, KEPT).permutation(len(kept))
-        self.record = GainRecord([kept[k].group for k in order], config.gain)
-        self._queries = [kept[k].text for k in order]
-        self._config, self._rules, self._metrics = config, env.rules, metrics
-        is_sequential = config.driven_by == "sequential"
-        self._max_workers = 1 if is_sequential else config.max_workers or config.num_processes
-        self._models = replace(env.models, chats=chats_of(kept))
-        self._prefix = run.prefix
+    def __init__(self, run: TrainingRun, kept: KeptQueries, metrics: MetricsWriter) -> None:
+        self.record = GainRecord([query.group for query in kept.queries], run.config.gain)
+        self._config, self._rules, self._metrics = run.config, run.envs[0].rules, metrics
+        self._kept, self._prefix = kept, run.prefix
 
     def is_due(self, rollouts: int) -> bool:
         """Whether there is a look after so many rollouts: 1, 2, 4, 8, ..."""
@@ -232,45 +211,14 @@ class Looks:
             plays = f"each of {len(names)} mutators plays them once, the policy at each look"
             write_stderr(f"{self._prefix}kept queries: {plays}")
         fixed = [partial(_always, action) for action in range(len(names))]
-        results, kept_steps = self._play([*fixed, model.greedy])
+        played = self._kept.play([*fixed, model.greedy])
+        results, kept_steps = played.successes, played.steps
         record.fixed = record.fixed or dict(zip(names, results, strict=False))
         kept_steps += record.looks[-1].kept_steps if record.looks else 0
         left = self._config.total_steps - steps
         look = record.add(results[-1], steps=steps, kept_steps=kept_steps, steps_left=left)
         self._metrics.write(steps, look.metrics())
         write_stderr(f"{self._prefix}{look_text(record.summary())}")
-
-    def _play(self, choices: Sequence[Choose]) -> tuple[Floats, int]:
-        """Play all queries by each choice: results (choices, queries), and how many steps."""
-        pairs = list(product(choices, self._queries))
-        ends = map_parallel(lambda pair: self._play_one(*pair), pairs, self._max_workers)
-        results, steps, errors = zip(*ends, strict=True)
-        raise_if_cancelled(errors)
-        count = len(self._queries)
-        for first in range(0, len(errors), count):
-            most, what = self._config.max_unscored, "kept queries could not be scored"
-            FailureLimit(most, 1, what=what).add(errors[first : first + count])
-        return np.array(results).reshape(len(choices), count), sum(steps)
-
-    def _play_one(self, choose: Choose, query: str) -> tuple[float, int, str]:
-        """Play an episode: its result, its steps, and the error where it has no result."""
-        seed = derive_seed(self._config.seed, "kept", query)
-        episode = Episode(rules=self._rules, original=query, seed=seed, number=0)
-        steps = 0
-        try:
-            (observation,) = begin_together([episode], self._models)
-        except OllamaError as error:
-            return math.nan, steps, describe(error)
-        action = LOOK if self._rules.asks_first else choose(observation)
-        while True:
-            (taken,) = step_together([episode], [action], self._models)
-            unscored = taken.info["unscored"]
-            steps += not unscored and action != LOOK
-            if taken.is_over:
-                result = math.nan if unscored else float(taken.info["success"])
-                return result, steps, taken.info["error"]
-            if not (unscored and action == LOOK):
-                action = choose(taken.observation)
 
 
 def _always(action: int, _observation: NDArray[np.float32]) -> int:

@@ -10,6 +10,7 @@ after each rollout. With it and the log of replies a run goes on as if it had no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from envs.episode import begin_together
+from envs.queries import guards_of
 from envs.query_mutation import step_envs
 from ollama_utils.batching import batch_encode_queries
 from ollama_utils.errors import EncodingError, OllamaError
@@ -32,11 +34,21 @@ from records.outputs import replacing
 from records.progress import ProgressDisplay
 from records.run_folder import SUMMARY, RecordedRun
 from records.terminal import write_stderr
-from train.bandit import LEARNING_RATE_SHARE, LaneBandit, fit_network, rule_actions
+from train.bandit import (
+    LEARNING_RATE_SHARE,
+    BanditPolicy,
+    LaneBandit,
+    fit_network,
+    rule_actions,
+)
+from train.choice import LEARNED, Choice, Situations, candidates, choice_of, fixed_policy
+from train.config import MOST_BANDIT_MUTATORS
 from train.gain import Looks
+from train.kept import KeptQueries
 from train.network import QueryPolicy
-from train.policy import save_weights
+from train.policy import LEARNED_WEIGHTS, save_weights
 from train.ppo import UPDATE_LOCK, LanePPO, weights_sha256
+from train.prior import Prior, fit_prior
 from train.record import Recorder
 from train.screening import Screen, screen
 from train.summary import Summary, Trained, played_by, rates
@@ -64,14 +76,23 @@ class Learner:
         self.run, config, saved = run, run.config, run.saved
         done = saved["counters"]["num_timesteps"] if saved else 0
         self.metrics = MetricsWriter(run.folder.metrics, run.folder.tensorboard, done + 1)
-        self.looks = Looks(run, self.metrics) if run.queries.kept else None
+        self.prior = self._prior()
+        self.kept = KeptQueries(run) if run.queries.kept else None
+        looks = self.kept and config.gain.looks and not run.envs[0].rules.guards
+        self.looks = Looks(run, self.kept, self.metrics) if self.kept and looks else None
+        self.choice: Choice | None = None
+        """What came of the kept queries in the end."""
         # Only PPO has an optimizer's state to save.
         by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
         self.model: LanePPO = self._bandit() if by_bandit else self._ppo()
         self.screen: Screen | None = None
         """What the target says to the training queries as they stand, once it is known."""
+        self.fixed: dict[str, BanditPolicy] = {}
+        """The fixed policies that may be saved."""
         self.weights: Mapping[str, torch.Tensor] = {}
         """The weights of the last checkpoint."""
+        self.saved: Mapping[str, torch.Tensor] = {}
+        """Those of the policy that was saved."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, or until the gain is settled."""
@@ -97,6 +118,7 @@ class Learner:
                 recorder.check_failures()
             self.save(recorder)
             if is_over:
+                self.choice = self._choose() if self.kept else None
                 return
             self.model.learn(
                 1,  # step, rounded up to a rollout
@@ -146,11 +168,60 @@ class Learner:
         if model.rollouts and model.rollouts % self.run.config.save_interval == 0:
             self.save_policy(f"checkpoints/policy-{model.num_timesteps}")
 
-    def save_policy(self, stem: str) -> None:
-        """Write the weights of the last checkpoint, if there is one."""
-        if self.weights:
+    def save_policy(self, stem: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write weights, or those of the last checkpoint, if there is one."""
+        if weights := weights or self.weights:
             actions, path = self.run.envs[0].num_actions, self.run.folder.path
-            save_weights(self.weights, actions, path / f"{stem}.safetensors")
+            save_weights(weights, actions, path / f"{stem}.safetensors")
+
+    def save_choice(self) -> None:
+        """Write the policy that was chosen, and beside it what was learned, if that is another."""
+        learned = self.run.folder.path / LEARNED_WEIGHTS
+        fixed = self.fixed.get(self.choice.chosen) if self.choice else None
+        self.saved = fixed.state_dict() if fixed else self.weights
+        self.save_policy("policy", self.saved)
+        if fixed:
+            self.save_policy(learned.stem)
+        else:
+            learned.unlink(missing_ok=True)
+
+    def _choose(self) -> Choice | None:
+        """Have the fixed policies and what was learned play the kept queries."""
+        run, kept = self.run, cast("KeptQueries", self.kept)
+        env, mission = run.envs[0], run.config.mission
+        if env.num_actions > MOST_BANDIT_MUTATORS:
+            write_stderr(f"{run.prefix}too many mutators to find a fixed choice: none is compared")
+            return None
+        open_ones = kept.look()
+        queries = [each for each, is_open in zip(kept.queries, open_ones, strict=True) if is_open]
+        every = list(dict.fromkeys(query.text for query in run.queries.train))
+        rows = batch_encode_queries(env.models.encoder, every)
+        situations = Situations(env.rules, dict(zip(every, rows, strict=True)), env.looks)
+        found = candidates(
+            situations.learned_from(run.folder.transitions.read()),
+            situations,
+            list(dict.fromkeys(env.queries)),
+            step_cost=mission.step_cost,
+            guard_weight=mission.guard_weight,
+        )
+        shape = env.observation_space, env.num_actions, env.rules.stop
+        self.fixed = {each.name: fixed_policy(each, *shape) for each in found}
+        policies = {name: each.greedy for name, each in self.fixed.items()}
+        policies[LEARNED] = self.model.greedy
+        is_guarded = bool(guards_of(run.queries.train))
+        nothing = dict.fromkeys(policies, np.zeros(len(queries)))
+        if choice_of(nothing, queries, is_guarded=is_guarded):
+            names = ", ".join(policies)
+            write_stderr(f"{run.prefix}{len(queries)} kept queries are played by {names}")
+            returns = kept.play([*policies.values()]).returns[:, open_ones]
+            both = dict(zip(policies, returns, strict=True))
+            if choice := choice_of(both, queries, is_guarded=is_guarded):
+                return choice
+        write_stderr(
+            f"{run.prefix}too few kept queries got no answer as they stand to compare policies: "
+            "what was learned is saved"
+        )
+        return None
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where another process stopped; steps that it recorded as unscored are so again.
@@ -173,6 +244,28 @@ class Learner:
             episodes = [env.restored(lane) for env, lane in lanes]
             model._last_obs = np.stack(begin_together(episodes, envs[0].models))  # noqa: SLF001 - SB3's
         self.run.replay_unscored(self.run.folder.transitions.ahead)
+
+    def _prior(self) -> Prior | None:
+        """What is known of queries by their words; lanes see it from the first step."""
+        queries, env = self.run.queries, self.run.envs[0]
+        if not env.rules.guards:
+            return None
+        rows = batch_encode_queries(env.models.encoder, [each.text for each in queries.train])
+        prior = fit_prior(queries.train, rows.astype(np.float64))
+        write_stderr(f"{self.run.prefix}{prior.says}")
+        known = dict(prior.known)
+        if kept := [query.text for query in queries.kept]:
+            rows = batch_encode_queries(env.models.encoder, kept)
+            known |= zip(kept, prior.likelihood(rows.astype(np.float64)).tolist(), strict=True)
+        for lane in self.run.envs:
+            lane.rules = replace(lane.rules, harmful=known)
+        return prior
+
+    def _with_prior(self, model: LanePPO) -> None:
+        """Give a policy the prior that it is to use for other queries."""
+        if self.prior:
+            cast("QueryPolicy", model.policy).prior.copy_(torch.from_numpy(self.prior.weights))
+        model.set_logger(Logger(None, []))
 
     def _options(self) -> dict[str, Any]:
         """How steps are taken, by the schedule."""
@@ -202,7 +295,7 @@ class Learner:
                 max_grad_norm=config.max_grad_norm,
                 **self._options(),
             )
-        model.set_logger(Logger(None, []))
+        self._with_prior(model)
         return model
 
     def _bandit(self) -> LaneBandit:
@@ -217,10 +310,11 @@ class Learner:
                 n_steps=config.bandit_steps,
                 embeddings=embeddings,
                 rules=rule_actions(env.rules.mutators),
+                stop=env.rules.stop,
                 keeps_visited=config.algorithm == "auto",
                 **self._options(),
             )
-        model.set_logger(Logger(None, []))
+        self._with_prior(model)
         return model
 
     def _ppo_after(self, bandit: LaneBandit) -> LanePPO:
@@ -267,7 +361,7 @@ def learn(
         recorder.display.stop()
     try:
         learner.metrics.close()
-        learner.save_policy("policy")
+        learner.save_choice()
         summary = _summary(learner, recorder, ended)
         run.folder.write_json(SUMMARY, summary)
     except OSError as error:
@@ -309,9 +403,11 @@ def _summary(learner: Learner, recorder: Recorder, ended: BaseException | None) 
             rollout=config.rows_of_rollout,
             max_steps=config.mission.max_steps,
             accuracy=run.accuracy,
+            guarded=bool(run.envs[0].rules.guards),
         ),
         **(learner.screen.summary() if learner.screen else {}),
         **(learner.looks.record.summary() if learner.looks else {}),
+        **(learner.choice.summary() if learner.choice else {}),
         **played_by(config, run.connection),
         "seed": config.seed,
         "llm_calls": spent["calls"],
@@ -320,6 +416,7 @@ def _summary(learner: Learner, recorder: Recorder, ended: BaseException | None) 
         **{name: count for name, count in spent.items() if name.endswith("_tokens")},
         "transitions_sha256": LinesHash(islice(transitions.read(), count)).hexdigest(),
         "weights_sha256": weights_sha256(learner.weights),
+        "policy_sha256": weights_sha256(learner.saved),
     }
 
 

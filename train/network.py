@@ -44,6 +44,8 @@ class QueryPolicy(ActorCriticPolicy):
     """
 
     mlp_extractor: QueryNetwork  # type: ignore[assignment] # what SB3 asks of one
+    prior: torch.Tensor
+    """(D + 1,): see `train.prior.Prior`; all 0 where nothing is known."""
     _in_numpy: Callable[[Array], tuple[Array, float]] | None = None
     """`score_one` with copies of the weights, until they change."""
 
@@ -67,6 +69,8 @@ class QueryPolicy(ActorCriticPolicy):
     def _build_mlp_extractor(self) -> None:
         num_actions = int(self.action_space.n)  # type: ignore[attr-defined] # Discrete
         self.mlp_extractor = QueryNetwork(self.features_dim, num_actions)
+        size = self.mlp_extractor.dimension + 1
+        self.register_buffer("prior", torch.zeros(size, dtype=torch.float64))
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)

@@ -5,6 +5,7 @@ Its weights are in policy.safetensors: names, shapes and numbers, of which nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from ollama_utils.encoders import Encoder
 
 WEIGHTS = "policy.safetensors"
+LEARNED_WEIGHTS = "learned.safetensors"
+"""What was learned, where a run saves a simpler policy."""
 Policy = QueryPolicy | BanditPolicy
 
 
@@ -212,7 +215,19 @@ class PolicyNetwork(torch.nn.Module):
                 f"the run's policy was trained on observations of {expected} numbers, these have "
                 f"{got}: its config.toml names another encoder than it was trained with"
             )
-        return self.policy.scores(observations)
+        return self.policy.scores(self._with_prior(observations))
+
+    def _with_prior(self, observations: torch.Tensor) -> torch.Tensor:
+        """The observations with how likely each query ought to be refused, where that is known."""
+        weights = self.policy.prior.cpu().numpy()
+        if not weights.any():
+            return observations
+        dimension = len(weights) - 1
+        rows = observations[:, :dimension].cpu().numpy() / math.sqrt(dimension)
+        seen = observations.clone()
+        likely = 1 / (1 + np.exp(-(np.vecdot(rows, weights[:-1]) + weights[-1])))
+        seen[:, -1] = torch.from_numpy(likely).to(seen)
+        return seen
 
 
 @lru_cache(maxsize=8)
@@ -284,8 +299,8 @@ class LearnedPolicy:
         """
         if isinstance(self._network.policy, BanditPolicy):
             raise ValueError(  # noqa: TRY004 - of a run, not of an argument
-                f"the run {str(self.run.path)!r} learned by a bandit, which has no probabilities: "
-                "use scores([query])"
+                f"the run {str(self.run.path)!r} saved a bandit or a fixed choice, which has no "
+                "probabilities: use scores([query])"
             )
         chances = np.exp(self.scores([query])[0].astype(np.float64))
         return dict(zip(self.mutators, (chances / chances.sum()).tolist(), strict=True))

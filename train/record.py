@@ -123,11 +123,12 @@ class Recorder(BaseCallback):
         steps, begun = self._rows.together(end.steps), self._rows.together(end.episodes)
         per_s = self.display.per_s
         scored, episodes = steps["scored"], begun["episodes"]
-        replies = scored - steps["stopped"]
+        replies, guards = scored - steps["not_counted"], begun["guard_episodes"]
         refused, filtered = steps["outcome/refusal_rate"], steps["outcome/filtered_rate"]
         parts = [
             f"{digits(per_s)} steps/s" if per_s else "",
-            f"success {percent(begun['successes'], episodes)} of {episodes} episodes",
+            f"success {percent(begun['successes'], begun['others'])} of {begun['others']} episodes",
+            f"unlocked {percent(begun['unlocked'], guards)} of {guards}" if guards else "",
             f"refused {percent(refused, replies)}",
             f"filtered {percent(filtered, replies)}" if filtered else "",
             f"unscored {percent(steps['unscored'], scored + steps['unscored'])}",

@@ -51,6 +51,8 @@ from train.run import Stop, prepare
 _MODEL = "model "
 """Begins the names of models in parts.json."""
 
+_SAVED = f"weights in {WEIGHTS}"
+
 
 class RecordOverError(RunStoppedError):
     """The replay is where the recorded run was stopped."""
@@ -143,7 +145,8 @@ def _replay_one(
     differences = [str(stopped)] if isinstance(stopped, DifferenceError) else []
     compared = []
     for what, sha256 in recorded.items():
-        now = outcome.summary[f"{'transitions' if 'transitions' in what else 'weights'}_sha256"]
+        name = {"transitions_sha256": "transitions", _SAVED: "policy"}.get(what, "weights")
+        now = outcome.summary[f"{name}_sha256"]
         compared.append({"what": what, "recorded": sha256, "replayed": now})
         if now != sha256:
             differences.append(f"{what}: the run has {sha256}, the replay {now}")
@@ -178,7 +181,8 @@ def _hashes(
     if summary.get("env_steps") == len(lines):
         hashes["transitions_sha256"] = str(summary.get("transitions_sha256"))
         hashes[f"weights_sha256 of {SUMMARY}"] = str(summary.get("weights_sha256"))
-        hashes[f"weights in {WEIGHTS}"] = weights_sha256(load_weights(run.path / WEIGHTS))
+        if summary.get("saved") or not summary.get("stopped"):
+            hashes[_SAVED] = weights_sha256(load_weights(run.path / WEIGHTS))
     return hashes
 
 

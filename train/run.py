@@ -20,7 +20,7 @@ from typing import Any
 from envs.make import mission_parts
 from envs.mission import encoder_fingerprint, open_encoder
 from envs.preflight import ask_first, check_lengths
-from envs.queries import queries_sha256
+from envs.queries import guards_of, queries_sha256
 from envs.query_mutation import QueryMutationEnv
 from envs.query_sets import QuerySet
 from envs.transitions import check_transition
@@ -35,6 +35,7 @@ from records.progress import ProgressDisplay
 from records.resume import check_fingerprints, check_options, file_fingerprints, resume_line
 from records.run_folder import (
     CONFIG,
+    COPIED,
     QUERIES,
     REPLIES,
     SUMMARY,
@@ -329,6 +330,7 @@ def prepare(
     folder = stack.enter_context(open_folder())
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, config.cache, connection, digests, stack)
+    every = (*queries.train, *queries.held_out, *queries.kept)
     rules, models = mission_parts(
         mission,
         dispatcher,
@@ -337,8 +339,8 @@ def prepare(
         seed=config.seed,
         encoder=encoder or open_encoder(mission.encoder, dispatcher, config.cache),
         answers=queries.answers,
+        guards=guards_of(every),
     )
-    every = (*queries.train, *queries.held_out, *queries.kept)
     if preflight:
         texts = [query.text for query in every]
         check_lengths(models.encoder, texts, mission.query_set)
@@ -396,7 +398,7 @@ def _begin(
     folder.write_json(QUERIES, queries.record())
     settings = replace(config, server=connection.resolve(config.server))
     folder.begin(resolved(settings), simulated=connection.simulated)
-    folder.go_on = resume_line("train", folder.path, settings, copied=["queries"])
+    folder.go_on = resume_line("train", folder.path, settings, copied=COPIED)
 
 
 def _reward_files(reward: str) -> Iterable[Path]:

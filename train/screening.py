@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envs.episode import LOOK, Episode, begin_together, derive_seed, label_of, step_together
+from envs.episode import (
+    LOOK,
+    Episode,
+    begin_together,
+    derive_seed,
+    label_of,
+    remembered_reward,
+    step_together,
+)
 from envs.query_mutation import QueryMutationEnv
 from envs.transitions import check_transition, transition_record
 from ollama_utils.parallel import iterate_parallel
@@ -46,7 +54,7 @@ class Screen:
     def looks(self) -> dict[str, tuple[float, str]]:
         """By query that is known to have got no answer, the reward and the label of the reply."""
         known = [line for line in self.lines if not (line["unscored"] or line["success"])]
-        return {line["original_query"]: (line["reward"], label_of(line)) for line in known}
+        return {line["original_query"]: (remembered_reward(line), label_of(line)) for line in known}
 
     @property
     def played(self) -> list[str]:
@@ -55,12 +63,20 @@ class Screen:
 
     def summary(self) -> dict[str, int]:
         """How many queries were asked, how many of them answered, and how many are not known."""
-        asked = [line for line in self.lines if not line["unscored"]]
-        return {
+        known = [line for line in self.lines if not line["unscored"]]
+        asked = [line for line in known if not line["guard"]]
+        guard = [line for line in known if line["guard"]]
+        counts = {
             "screened": len(asked),
             "screened_answered": sum(line["success"] for line in asked),
-            "screened_unknown": len(self.lines) - len(asked),
+            "screened_unknown": len(self.lines) - len(known),
         }
+        if guard:
+            counts |= {
+                "guard": len(guard),
+                "guard_answered": sum(each["success"] for each in guard),
+            }
+        return counts
 
 
 def screen(run: TrainingRun, display: ProgressDisplay) -> Screen:
@@ -84,8 +100,11 @@ def screen(run: TrainingRun, display: ProgressDisplay) -> Screen:
     answered, known = counts["screened_answered"], counts["screened"]
     unknown = counts["screened_unknown"]
     more = f"; {unknown} could not be asked" if unknown else ""
+    if "guard" in counts:
+        more += f", and {counts['guard_answered']} of {counts['guard']} guard queries"
     write_stderr(f"{run.prefix}as they stand, {answered} of {known} queries are answered{more}")
-    if not found.played:
+    guards = run.envs[0].rules.guards
+    if not any(query not in guards for query in found.played):
         raise UserError(
             f"all {known} training queries are answered as they stand, so there is nothing to "
             "learn: train on queries that the target refuses, or name another --target-model or "

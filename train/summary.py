@@ -26,8 +26,13 @@ TOO_SHORT = (
 )
 OVERLAP = "(the run is too short to have two ends: both columns have steps in common)\n"
 ENDS = ("start", "end")
-_ROWS = (("success", "success", "episodes"), ("refusals", "refusal", "replies"))
-"""Of the table: the title, and the keys of rate and count."""
+_ROWS = (
+    ("success", "success", "episodes"),
+    ("refusals", "refusal", "replies"),
+    ("unlocked", "unlocked", "guard_episodes"),
+)
+"""Of the table: the title, and the keys of rate and count; the last where guard queries are learned
+from, which count in no other."""
 _HEAD = f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n"
 
 Summary = dict[str, Any]
@@ -36,8 +41,9 @@ PER = 1000
 """A slope is the gain in so many steps."""
 Sums = Counter[str]
 """Sums over steps, by TensorBoard's tags (of replies, of mutators that were chosen), and `scored`,
-`unscored` and `stopped`, which is the part of `scored` in which nothing was asked; over the
-episodes that began in some rows `episodes`, `successes`, `returns` and `lengths`."""
+`unscored`, and `not_counted`, which is the part of `scored` in which nothing was asked or that is
+on a guard query; over the episodes that began in some rows `episodes`, `returns`, `lengths`; of
+guard queries `guard_episodes` and `unlocked`, of others `others` and `successes`."""
 Trials = defaultdict[str, list[bool]]
 """By original query, whether it happened: trials of one query are alike."""
 
@@ -56,7 +62,7 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
     if line["unscored"]:
         return Counter(unscored=1)
     if line["outcome"] == "stopped":
-        return Counter({"scored": 1, "stopped": 1, f"mutators/{line['mutator']}": 1})
+        return Counter({"scored": 1, "not_counted": 1, f"mutators/{line['mutator']}": 1})
     undetermined, outcome, rejected = line["undetermined"], line["outcome"], line["rejected"]
     happened = {
         "outcome/answered_rate": outcome == "answered" and not undetermined,
@@ -67,8 +73,13 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
         "mutators/adopted_rate": line["adopted"],
         "mutators/drifted_rate": rejected == "drifted",
     }
+    if line["guard"]:  # its reply is neither a success nor a failure
+        happened = {}
     sums: Sums = Counter({tag: int(each) for tag, each in happened.items()})
     sums.update(["scored", f"mutators/{line['mutator']}"])
+    if line["guard"]:
+        sums.update(["not_counted"])
+        return sums
     sums.update(["outcome/filtered_rate"] if outcome == "filtered" else [])
     sums.update([f"rejected/{rejected}"] if rejected else [])
     sums.update({f"reward/{name}": value for name, value in line["reward_parts"].items()})
@@ -78,7 +89,7 @@ def sums_of(line: Mapping[str, Any]) -> Sums:
 def metrics_of(steps: Sums, episodes: Sums) -> dict[str, float]:
     """Rates and means over steps and over episodes, by TensorBoard's tag; none without any."""
     scored, unscored, count = steps["scored"], steps["unscored"], episodes["episodes"]
-    replies = scored - steps["stopped"]
+    replies = scored - steps["not_counted"]
     found: dict[str, float] = {"outcome/unscored_steps": unscored, "rollout/episodes": count}
     if scored + unscored:
         found["outcome/unscored_rate"] = unscored / (scored + unscored)
@@ -91,7 +102,10 @@ def metrics_of(steps: Sums, episodes: Sums) -> dict[str, float]:
     if count:
         found["rollout/ep_rew_mean"] = episodes["returns"] / count
         found["rollout/ep_len_mean"] = episodes["lengths"] / count
-        found["rollout/success_rate"] = episodes["successes"] / count
+    if guards := episodes["guard_episodes"]:
+        found["rollout/unlocked_rate"] = episodes["unlocked"] / guards
+    if count > guards:
+        found["rollout/success_rate"] = episodes["successes"] / (count - guards)
     return found
 
 
@@ -118,8 +132,10 @@ class Rows:
         if not (line["terminated"] or line["truncated"]):
             self._open[line["lane"]] = began, total, length
         elif is_scored:
-            ended = {"episodes": 1, "successes": int(line["success"]), "lengths": length}
-            self._rows[began].update({**ended, "returns": total})
+            ended = {"episodes": 1, "returns": total, "lengths": length}
+            which = ("guard_episodes", "unlocked") if line["guard"] else ("others", "successes")
+            ended |= zip(which, (1, int(line["success"])), strict=True)
+            self._rows[began].update(ended)
             return began
         return None
 
@@ -172,27 +188,34 @@ def rates(
     rollout: int,
     max_steps: int,
     accuracy: LabelAccuracy | None = None,
+    guarded: bool = False,
 ) -> dict[str, Any]:
     """Success and refusal rates in the first and the last rollouts, and counts over all steps.
 
-    There are so many `rows` of all lanes, `rollout` of them in a rollout. Where the accuracy of the
+    There are so many `rows` of all lanes, `rollout` of them in a rollout. In a `guarded` run guard
+    queries are learned from. Where the accuracy of the
     labels is known, refusal rates are also corrected.
     """
     spans = ends_of(rows, rollout, max_steps)
     success: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
     refusal: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
+    unlocked: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
     counted = Rows()
     for line in transitions:
         began, query = counted.add(line), line["original_query"]
         for end, span in spans.items():
-            if line["row"] in span.steps and line["outcome"] not in {"stopped", "unscored"}:
+            is_reply = line["outcome"] not in {"stopped", "unscored"} and not line["guard"]
+            if line["row"] in span.steps and is_reply:
                 refusal[end][query].append(line["outcome"] == "refused")
             if began in span.episodes:
-                success[end][query].append(line["success"])
+                ended = unlocked if line["guard"] else success
+                ended[end][query].append(line["success"])
     found: dict[str, Any] = {}
     for end in ENDS:
         counts = {"success": _counts(success[end]), "refusal": _counts(refusal[end])}
-        for _, name, unit in _ROWS:
+        if guarded:
+            counts["unlocked"] = _counts(unlocked[end])
+        for _, name, unit in _ROWS[: len(counts)]:
             found[f"{unit}_{end}"] = sum(of_query for _, of_query in counts[name])
             found[f"{name}_queries_{end}"] = len(counts[name])
             found |= _rate(name, end, rate_interval(counts[name]))
@@ -244,7 +267,8 @@ def summary_of_seeds(
         **played_by(config, connection),
         "runs": list(runs),
     }
-    for name, end in product(("success", "refusal"), ENDS):
+    names = [name for _, name, _ in _ROWS if runs and f"{name}_rate_end" in runs[0]]
+    for name, end in product(names or ("success", "refusal"), ENDS):
         rate = f"{name}_rate_{end}"
         found = [run[rate] for run in runs if run[rate] is not None]
         mean, *ends = mean_interval([[each] for each in found], least=0.0, most=1.0)
@@ -260,6 +284,8 @@ def summary_text(summary: Summary, closing: str) -> str:
     runs = [summary] if is_one else summary["runs"]
     lines = [SIMULATED if summary["simulated"] else "", _HEAD]
     for title, name, unit in _ROWS:
+        if f"{name}_rate_end" not in runs[0]:
+            continue
         of_run = [(title if is_one else f"{title} {run['seed']}", run) for run in runs]
         lines += [_line(each, run, name, unit) for each, run in of_run]
         if not is_one:
@@ -277,6 +303,8 @@ def summary_text(summary: Summary, closing: str) -> str:
     elif all(run["ends_overlap"] for run in runs):
         lines.append(OVERLAP)
     lines += _notes(summary) if is_one else []
+    chosen = [(run, choice_text(run)) for run in runs if "saved" in run]
+    lines += [text if is_one else f"seed {run['seed']}: {text}" for run, text in chosen]
     gains = [(run, gain_text(run)) for run in runs]
     lines += [text if is_one else f"seed {run['seed']}: {text}" for run, text in gains if text]
     hits = summary.get("cache_hits")
@@ -302,6 +330,20 @@ def look_text(summary: Summary) -> str:
     if unscored := summary["kept_unscored"]:
         line += f"; {unscored} kept queries could not be scored"
     return line
+
+
+def choice_text(summary: Summary) -> str:
+    """Which policy a run saved, and why, in a line."""
+    saved, best = summary["saved"], summary["best_on_kept"]
+    returns, kept = summary["kept_returns"], summary["kept_groups"]
+    means = ", ".join(f"{name} {found['mean']:+.2f}" for name, found in returns.items())
+    why = "it did best"
+    if saved != best:
+        behind, error = returns[saved]["behind"], returns[saved]["error"]
+        why = (
+            f"the simplest within one standard error of {best}, {behind:.2f} of {error:.2f} behind"
+        )
+    return f"saved: {saved} ({why}); mean return on {kept} kept queries: {means}\n"
 
 
 def gain_text(summary: Summary) -> str:

@@ -12,7 +12,7 @@ from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, lines, resume, summary, train
 
 STEPS = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32")
-SMALL = (*WORLD, *STEPS, *PASSES, "--encoder", "hashing:64")
+SMALL = (*WORLD, *STEPS, *PASSES, "--encoder", "hashing:64", "--kept", "0")
 
 
 def asked(folder: Path, model: str) -> list[str]:

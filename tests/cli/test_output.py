@@ -46,7 +46,7 @@ def test_the_tables_fit_110_columns_and_say_the_same_as_the_page(
     assert max(map(len, out.splitlines())) <= 110
     words = " ".join(out.split())
     tables = list(evaluation_tables(whole))
-    assert len(tables) == 13
+    assert len(tables) == 15
     for table in tables:
         assert table.rows
         assert table.caption in words

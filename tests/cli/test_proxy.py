@@ -112,12 +112,11 @@ CLIENTS: list[Says] = [ollama_says, openai_says]
 def test_a_client_gets_the_answer_to_what_ask_would_ask_first(
     url: str, simulator: EmbeddedServer, first_step: Ask, says: Says, *, stream: bool
 ) -> None:
-    step = first_step(QUERIES[0])
-    assert step["adopted"]
-    assert step["mutated_query"] != QUERIES[0]
-    assert says(url, QUERIES[0], stream=stream) == says(
-        simulator.host, step["mutated_query"], stream=stream
-    )
+    steps = {query: first_step(query) for query in QUERIES}
+    asked, step = next(each for each in steps.items() if each[1]["adopted"])
+    reworded = step["mutated_query"]
+    assert reworded != asked
+    assert says(url, asked, stream=stream) == says(simulator.host, reworded, stream=stream)
 
 
 def test_headers_say_the_mutator_the_rewording_and_whether_it_was_adopted(
@@ -155,7 +154,7 @@ def test_only_what_is_refused_is_reworded(trained_run: Path, simulator: Embedded
             with httpx.Client(verify=TLS, trust_env=False) as client:
                 body = {"model": "sim-target", "prompt": query, "stream": False}
                 headers = client.post(f"{url}/api/generate", json=body).headers
-            assert (headers.get("x-mutagym-why") == "answered") == (not is_refused)
+            assert (headers.get("x-mutagym-why") == "not refused") == (not is_refused)
     assert 5 < sum(answered) < 35
 
 

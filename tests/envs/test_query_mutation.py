@@ -170,7 +170,7 @@ def test_the_observation_has_each_entry_where_its_layout_says(script: Script) ->
     ):
         script.answers |= {"target": answer, "mutator": rewording}
         shown.append(env.step(np.int64(action))[0])
-    # Tried; of these those that left the query as it was; last action, reward, label; share.
+    # Tried; of these those that left the query as it was; last action, reward, label; share; harm.
     expected = [
         [*(0, 0, 0), *(0, 0, 0), *(0, 0, 0), 0, *(0, 0, 0), 0 / 8],
         [*(0, 1, 0), *(0, 0, 0), *(0, 1, 0), -0.05, *(0, 1, 0), 1 / 8],
@@ -179,7 +179,7 @@ def test_the_observation_has_each_entry_where_its_layout_says(script: Script) ->
         [*(1, 1, 0), *(1, 0, 0), *(0, 1, 0), -0.05, *(0, 0, 1), 4 / 8],
     ]
     for seen, entries in zip(shown, expected, strict=True):
-        np.testing.assert_allclose(seen, [*embedding, *entries], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(seen, [*embedding, *entries, 0], rtol=1e-6, atol=1e-6)
         assert seen in env.observation_space
     dear = script.env(scorer=replace(BY_LABEL, step_cost=1e9))
     dear.reset(seed=0)
@@ -291,7 +291,13 @@ def test_info_has_the_query_before_and_after_and_what_the_step_came_to(script: S
     answered = env.step(PARAPHRASE)[4]
     parts = {"answered": 0.0, "intent_kept": 1.0, "step_cost": 0.05}
     assert adopted == (
-        {"original_query": HOW, "query_before": HOW, "mutated_query": REWORDED, "adopted": True}
+        {
+            "original_query": HOW,
+            "guard": False,
+            "query_before": HOW,
+            "mutated_query": REWORDED,
+            "adopted": True,
+        }
         | {"mutator": "paraphrase", "rejected": "", "reply": "refused", "reply_truncated": False}
         | {"episode_number": 0, "step_number": 0, "attempt": 0, "unscored": False, "error": ""}
         | {"outcome": "refused", "partial": False, "undetermined": False, "success": False}

@@ -15,7 +15,7 @@ from tests.runs import LASTING, PASSES, WORLD, outcome, train
 
 SHAPE = ("--num-processes", "4", "--num-steps", "8", "--encoder", "hashing:64")
 STEPS = ("--num-env-steps", "64")
-SMALL = (*WORLD, *PASSES, *SHAPE)
+SMALL = (*WORLD, *PASSES, *SHAPE, "--kept", "0")
 """A run of four lanes and two rollouts, with STEPS."""
 FAILING = (*SMALL, *STEPS, "--call-attempts", "1")
 BANDIT = ("--bandit-env-steps", "32")

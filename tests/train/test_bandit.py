@@ -59,8 +59,7 @@ def test_choices_are_keyed_by_seed_lane_and_row() -> None:
     model, row = bandit(), some_shown(1)[0]
 
     def draws(how: Explore, seed: int = 0, lane: int = 0) -> list[int]:
-        keys = [(seed, lane, number) for number in range(60)]
-        return [explore(model, how, row, seed=s, lane=k, row=n) for s, k, n in keys]
+        return [explore(model, how, row, key=(seed, lane, number)) for number in range(60)]
 
     assert draws("thompson") == draws("thompson")
     assert len(set(draws("thompson"))) > 1
@@ -112,3 +111,47 @@ def test_what_failed_is_not_tried_again_before_the_others() -> None:
     for lane in range(4):
         failures = "".join("." if each else "x" for each in scored[:, lane].tolist())
         assert max(map(len, failures.split("."))) < MUTATORS
+
+
+def test_linucb_spreads_over_the_lanes_what_it_is_not_sure_of_and_keeps_to_what_it_knows() -> None:
+    model, row = bandit(rules=()), some_shown(1)[0]
+
+    def choices(count: int) -> list[int]:
+        key = (0, 0, 0)
+        return [explore(model, "linucb", row, key=key, pending=place) for place in range(count)]
+
+    assert sorted(choices(MUTATORS)) == list(range(MUTATORS))
+    for _ in range(60):
+        model.learn(np.stack([row] * 2), np.array([0, 1]), np.array([0.9, 0.0]))
+    assert choices(MUTATORS).count(0) >= MUTATORS - 2
+    assert 1 not in choices(MUTATORS)
+
+
+def test_to_leave_it_is_worth_nothing_for_certain() -> None:
+    model = LinearBandit(WIDE, MUTATORS, stop=2)
+    model.fit_components(embeddings(200))
+    model.learn(some_shown(40), np.arange(40) % MUTATORS, np.full(40, -0.5))
+    for row in some_shown(5):
+        means, deviations = model.expect(row)
+        assert (means[2], deviations[2]) == (0, 0)
+        assert means.argmax() == 2
+
+
+def test_variances_are_found_where_the_steps_say_so() -> None:
+    """In one world mutators differ and queries do not matter; in the other it is the queries."""
+    chance, found = np.random.default_rng(5), []
+    for by_query in (False, True):
+        model = bandit(rules=())
+        weights = chance.normal(size=(MUTATORS, WIDE))
+        values = np.linspace(-0.5, 0.5, MUTATORS)
+        for _ in range(4):
+            rows, actions = some_shown(100, chance), chance.integers(0, MUTATORS, 100)
+            earned = values[actions]
+            if by_query:
+                earned = np.sign((rows[:, :WIDE] * weights[actions]).sum(axis=1)) / 2
+            model.learn(rows, actions, earned + chance.normal(scale=0.05, size=100))
+        found.append(model.variances.tolist())
+    (noise, own, query), (_, other_own, other_query) = found
+    assert noise < 0.02
+    assert own > query
+    assert other_query > max(query, other_own)

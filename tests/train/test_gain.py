@@ -142,7 +142,7 @@ def test_kept_queries_are_of_the_training_side_and_change_nothing_of_what_is_lea
     assert set(load_run(with_looks).train_queries) == {*split["train"], *split["kept"]}
     texts = tmp_path / "train.txt"
     texts.write_text("\n".join(split["train"]))
-    flags = (*SMALL, *THREE, "--queries", str(texts), "--held-out", "0")
+    flags = (*SMALL, *THREE, "--queries", str(texts), "--held-out", "0", "--kept", "0")
     assert train(simulator.host, tmp_path / "run", *flags) == 0
     assert outcome(tmp_path / "run") == outcome(with_looks)
     assert "gain" not in summary(tmp_path / "run")

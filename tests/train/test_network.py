@@ -43,9 +43,9 @@ def shown(query: NDArray[np.float64], memory: Memory = START) -> NDArray[np.floa
     return observation(unit, MUTATORS, memory, 0.0)
 
 
-def some_shown(count: int) -> NDArray[np.float32]:
+def some_shown(count: int, chance: np.random.Generator | None = None) -> NDArray[np.float32]:
     """Observations (count, size) in the middle of episodes."""
-    chance = np.random.default_rng(0)
+    chance = chance or np.random.default_rng(0)
     rows = []
     for number in range(count):
         memory = START

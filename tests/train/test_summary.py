@@ -68,6 +68,7 @@ def step(row: int, outcome: str, *, over: bool = False) -> dict[str, Any]:
         "row": row,
         "lane": 0,
         "original_query": "q",
+        "guard": False,
         "outcome": outcome,
         "unscored": outcome == "unscored",
         "partial": False,
