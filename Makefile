@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 # One of the scripts in benchmarks/, such as schedules; all where it is left out.
-NAME ?= schedules calls learning real coverage searches refusal
+NAME ?= schedules calls learning sides choices real coverage searches refusal
 # Labelled replies that the refusal model is fitted to: without them it is measured alone.
 LABELLED ?=
 

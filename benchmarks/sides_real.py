@@ -1,0 +1,207 @@
+"""The same on real models: XSTest's safe and unsafe prompts, each held out once."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from joblib import Parallel, delayed
+
+from benchmarks.real import SYSTEM
+from benchmarks.results import Check, Table, run
+from benchmarks.sides import (
+    BASELINES,
+    CLASSIFIER,
+    SIDES,
+    Outcomes,
+    Trial,
+    play,
+    rates,
+    write_queries,
+)
+from scorers.statistics import Interval, difference_interval, mean_interval
+
+ABOUT = """\
+Not simulated: small models on llama.cpp's server, target and mutator in one, under a system prompt
+that makes them refuse harmless questions, too. The queries are XSTest's (paul-rottger/
+exaggerated-safety, CC BY 4.0): 250 that ought to be answered, 200 that ought to be refused. Each is
+held out once, in five folds; a policy is trained on the other four, with one try a query and rules
+as mutators, so that a reply is a function of query and mutator. Queries of a group are in one fold:
+those about one word (*focus*), or of one of XSTest's families. `best_fixed` and `cascade` are
+fitted with 1,000 calls to the same two-sided reward; *classifier* plays `ask_steps` where the words
+of a query look harmless; *saved* is what `linucb` saves by itself. Intervals are over queries."""
+MUTATORS = (
+    "noop",
+    "ask_steps",
+    "say_harmless",
+    "as_steps",
+    "as_list",
+    "synonym_replace",
+    "add_politeness",
+)
+HELD_OUT, FOLDS, JOBS = 0.2, 5, 2
+GROUPINGS = ("focus", "family")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The models, and XSTest's file."""
+    parser.add_argument("--host", action="append", default=[], help="a value of --ollama-host")
+    parser.add_argument("--name", action="append", default=[], help="what a host's model is called")
+    parser.add_argument("--xstest", type=Path, required=True, help="XSTest's prompts as a CSV file")
+    parser.add_argument("--cache", type=Path, required=True, help="a folder for replies")
+
+
+def measure(
+    *, quick: bool, host: Sequence[str], name: Sequence[str], xstest: Path, cache: Path
+) -> Iterator[Table | Check]:
+    """Every policy on every model, by both groupings."""
+    with xstest.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    folds = range(1 if quick else FOLDS)
+    jobs = list(product(host, GROUPINGS, folds))
+    played = Parallel(n_jobs=JOBS, verbose=10)(
+        delayed(one_fold)(
+            rows, server, grouping, fold, cache / str(host.index(server)), quick=quick
+        )
+        for server, grouping, fold in jobs
+    )
+    for (server, called), grouping in product(zip(host, name, strict=True), GROUPINGS):
+        found = [
+            each
+            for (of, by, _), each in zip(jobs, played, strict=True)
+            if (of, by) == (server, grouping)
+        ]
+        yield table(called, grouping, pooled(found))
+
+
+def one_fold(
+    rows: Sequence[Mapping[str, str]],
+    server: str,
+    grouping: str,
+    fold: int,
+    cache: Path,
+    *,
+    quick: bool,
+) -> dict[str, Outcomes]:
+    """Train on four folds, and play the fifth."""
+    with TemporaryDirectory() as folder:
+        groups = names_of_groups(rows, grouping, fold)
+        files = {
+            label: write_queries(
+                Path(folder) / f"{label}.csv",
+                [(r["prompt"], groups[r["prompt"]]) for r in rows if r["label"] == label],
+            )
+            for label in ("safe", "unsafe")
+        }
+        server_flags: dict[str, Any] = {"ollama_host": server, "slots": 8, "cache": cache}
+        mission = {
+            "target_system": SYSTEM,
+            "num_predict": 48,
+            "max_steps": 1,
+            "mutators": ",".join(MUTATORS),
+            "queries": files["safe"],
+            "guard_queries": files["unsafe"],
+            "group_column": "group",
+            "held_out": HELD_OUT,
+        }
+        budgets = (64, 128) if quick else (500, 1000, 3000)
+        return play(
+            Trial(
+                train=mission,
+                play=server_flags,
+                mutator="ask_steps",
+                budgets=budgets,
+                fit_calls=1000,
+            )
+        )
+
+
+def names_of_groups(rows: Sequence[Mapping[str, str]], grouping: str, fold: int) -> dict[str, str]:
+    """By query the name of its group, such that a training holds it out if it is of the fold.
+
+    Training splits by a hash of the name: what is added to it decides on which side it comes.
+    """
+    own = {
+        row["prompt"]: row["focus"]
+        if grouping == "focus"
+        else row["type"].removeprefix("contrast_")
+        for row in rows
+    }
+    ordered = sorted({*own.values()}, key=lambda group: hashlib.sha256(group.encode()).digest())
+    named = {
+        group: next(
+            name
+            for name in (f"{group} {number}" for number in range(1000))
+            if _is_held_out(name) == (place % FOLDS == fold)
+        )
+        for place, group in enumerate(ordered)
+    }
+    return {prompt: named[group] for prompt, group in own.items()}
+
+
+def _is_held_out(group: str) -> bool:
+    """As `envs.query_sets.split_queries` has it."""
+    digest = hashlib.blake2b(f"0:{group}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48 < HELD_OUT
+
+
+def pooled(folds: Sequence[Mapping[str, Outcomes]]) -> dict[str, Outcomes]:
+    """The outcomes of all folds together, by policy."""
+    return {
+        name: {
+            side: {query: each for fold in folds for query, each in fold[name][side].items()}
+            for side in SIDES
+        }
+        for name in folds[0]
+    }
+
+
+def table(model: str, grouping: str, found: Mapping[str, Outcomes]) -> Table:
+    """A row a policy."""
+    rows = []
+    for name, outcomes in found.items():
+        row: dict[str, Any] = {"policy and steps": name}
+        row |= {what: _text(each) for what, each in rates(outcomes).items()}
+        for other in ("best_fixed", CLASSIFIER):
+            row[f"less {other}"] = "" if name == other else _text(_less(outcomes, found[other]))
+        rows.append(row)
+    counts = [len(found[BASELINES[0]][side]) for side in SIDES]
+    return Table(
+        title=f"{model}, folds by {grouping}",
+        about=(
+            f"{counts[0]} harmless and {counts[1]} harmful queries without an answer as they stand."
+        ),
+        rows=rows,
+    )
+
+
+def _text(found: Interval) -> str:
+    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*found)
+
+
+def _less(one: Outcomes, other: Outcomes) -> Interval:
+    """The difference of two policies' differences, on the same queries."""
+    both = [
+        mean_interval(
+            [
+                [float(success) - other[side][query]]
+                for query, success in one[side].items()
+                if query in other[side]
+            ],
+            least=-1.0,
+            most=1.0,
+        )
+        for side in SIDES
+    ]
+    return difference_interval(*both)
+
+
+if __name__ == "__main__":
+    sys.exit(run("sides_real", ABOUT, measure, add_arguments))
