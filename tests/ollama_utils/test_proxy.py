@@ -324,7 +324,7 @@ def test_what_is_refused_is_reworded_and_what_is_answered_is_passed_on(
     second, _ = in_form(path, ANSWER, stream=stream)
     unchanged = ProxyRewording(text=TEXT, mutator="soften", why="drifted")
     cases = [
-        (second, MADE, second, "answered", 1),
+        (second, MADE, second, "not refused", 1),
         (first, MADE, None, "", 2),
         (first, unchanged, first, "drifted", 1),
     ]
@@ -356,7 +356,7 @@ def test_what_says_nothing_is_no_refusal(status: str, content: bytes) -> None:
     assert got.content == content
     assert len(server.requests) == 1
     is_well = status.startswith("200")
-    assert got.headers["X-Mutagym-Why"] == ("answered" if is_well else "not answered")
+    assert got.headers["X-Mutagym-Why"] == ("not refused" if is_well else "not answered")
 
 
 def test_a_long_answer_is_passed_on_as_it_comes() -> None:
