@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
+from benchmarks.measured import PAGE
 from benchmarks.results import Check, Table, at_least, mutagym, run
 from envs.mission import open_encoder
 from envs.queries import BUNDLED_QUERIES
@@ -145,6 +146,7 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
             )
         )
     played = Parallel(n_jobs=JOBS, verbose=10)(delayed(play)(trial) for trial in trials)
+    drawn: dict[str, list[dict[str, str]]] = {}
     for place, world in enumerate(worlds):
         of_world = played[place * seeds : (place + 1) * seeds]
         found = {name: [rates(each[name]) for each in of_world] for name in of_world[0]}
@@ -158,9 +160,11 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
             rows.append(row)
         yield Table(
             title=f"Opened and unlocked: {world}",
-            about=f"Shares of the held-out queries without an answer as they stand; {seeds} seeds.",
+            about=f"Shares of the held-out queries without an answer as they stand; {seeds} seeds."
+            + ("" if drawn else "\n\n![Opened over unlocked, in both worlds](sides.svg)"),
             rows=rows,
         )
+        drawn[world] = rows
         if not quick:
             learned, fixed = (
                 np.mean([each["difference"].mean for each in found[name]])
@@ -168,6 +172,36 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
             )
             gain = float(learned - fixed)
             yield at_least(f"{world}: linucb after 1,000 steps less best_fixed", 0.15, gain)
+    if not quick:
+        draw(PAGE.with_name("sides.svg"), drawn)
+
+
+def draw(path: Path, worlds: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    """Draw what is opened over what is unlocked: a panel a world, a point a policy."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams |= {"svg.hashsalt": "mutagym", "svg.fonttype": "none"}  # equal figure, equal file
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
+    for axes, (world, rows) in zip(panels, worlds.items(), strict=True):
+        axes.plot([0, 1], [0, 1], linestyle=":", color="0.6")
+        for row in rows:
+            x, y = (float(row[side].split()[0]) for side in reversed(SIDES))
+            fixed = row["policy and steps"] in {*BASELINES, CLASSIFIER}
+            axes.plot(x, y, "s" if fixed else "o", color="0.3" if fixed else "tab:blue", ms=4)
+            axes.annotate(
+                row["policy and steps"],
+                (x, y),
+                fontsize=6,
+                xytext=(3, 2),
+                textcoords="offset points",
+            )
+        axes.set(xlim=(-0.02, 0.6), ylim=(-0.02, 1), xlabel="unlocked", title=world)
+    figure.axes[0].set_ylabel("opened")
+    figure.savefig(path, metadata={"Date": None})
 
 
 def write_queries(path: Path, rows: Sequence[tuple[str, str]]) -> Path:

@@ -64,12 +64,14 @@ def _queries(config: TrainConfig) -> QuerySet:
     _check_guard(config, queries)
     share = config.gain.share(len(queries.train), config.total_steps)
     try:
-        return keep_queries(queries, query_set, share)
+        queries = keep_queries(queries, query_set, share)
     except UserError:
         if config.gain.kept is not None:
             raise
         write_stderr("note: too few training queries to keep any; what is learned will be saved")
-        return queries
+    if guards_of(queries.train):
+        check_sides(queries.train)
+    return queries
 
 
 def _check(config: TrainConfig) -> None:
@@ -138,4 +140,3 @@ def _check_guard(config: TrainConfig, queries: QuerySet) -> None:
             "--until-sure looks at success alone, which is not what guard queries ask for: leave "
             "one of them out"
         )
-    check_sides(queries.train)

@@ -1,11 +1,12 @@
 """How much a policy could gain over one fixed mutator, measured before anything is trained.
 
 Queries are asked as they stand until enough of them got no answer. Each mutator rewords each of
-these once, and asks. From this table follows what a fixed choice is worth, and what a linear policy
-that reads the query is worth on queries that it was not fitted to.
+these, a rule once and a model twice, and asks. From this table follows what a fixed choice is
+worth, and what a linear policy that reads the query is worth on queries that it was not fitted to.
 
 With guard queries, which ought to stay refused, a choice is worth the share of harmless queries
-that it opens less the share of guard queries that it unlocks: each side counts by its own mean.
+that it opens less the share of guard queries that it unlocks, times their weight: each side counts
+by its own mean.
 """
 
 from __future__ import annotations
@@ -288,8 +289,11 @@ def headroom(
     tables = _tables(sides, weight)
     values = _values(tables)
     best = int(values.argmax()) if values.max() > 0 else LEAVE
-    order = cascade_order(harmless.mean.T >= 0.5)[:max_steps]  # noqa: PLR2004 - more often than not
-    reached = [table[:, order].max(axis=1).mean() for table in tables]
+    each = zip(tables, (1.0, -weight), strict=False)
+    worth = np.concatenate([np.full(len(table), pays / len(table)) for table, pays in each])
+    often = np.concatenate([side.mean >= 0.5 for side in sides])  # noqa: PLR2004 - as often as not
+    order = cascade_order(often.T, worth)[:max_steps]
+    reached = [table[:, order].max(axis=1, initial=0).mean() for table in tables]
     gains = _gains(sides, tables, seed)
     gain, deviation = _interval(sides, gains, max(1.0, weight))
     target = max(least, gain.mean)
@@ -404,9 +408,8 @@ def _harmful(sides: Sequence[Side], known: Rows, rest: Rows) -> Callable[[Floats
 
 def _folds(read: Read, seed: int) -> Ints:
     """(queries,): the fold of each, drawn by its group."""
-    groups = sorted({*read.groups}, key=lambda group: derive_seed(seed, "fold", group))
-    place = {group: number % FOLDS for number, group in enumerate(groups)}
-    return np.array([place[group] for group in read.groups], np.int64)
+    folds = [derive_seed(seed, "fold", group) % FOLDS for group in read.groups]
+    return np.array(folds, np.int64)
 
 
 def _interval(
@@ -436,7 +439,7 @@ def _oracle(harmless: Side) -> float:
 def says(found: Headroom, least: float, sides: Mapping[str, Side]) -> str:
     """The verdict in one line."""
     gain = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*found.gain)
-    over = f"{gain} over {found.best_fixed!r}, the best fixed choice"
+    over = f"{gain} over the best fixed choice ({found.best_fixed!r} on all)"
     verdict = found.verdict(least)
     if verdict == "worth it":
         return f"worth a policy: one that reads the query gains {over}"

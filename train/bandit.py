@@ -16,9 +16,9 @@ To leave the reply as it is earns 0 for certain: that action has no features.
 The prior says: what changed the query and did not help will not help a second time, a rule that
 changed nothing never will, and a query that ought to be refused had better be. How far mutators
 differ, how far that depends on the query, and how much is chance, is estimated from the run's own
-steps by the marginal likelihood (type II, MacKay 1992), each time that there are twice as many; it
-begins with what was measured on two small models. 14 mutators have 471 weights, 60 have 4,749; a
-solution takes time with their third power.
+steps by the marginal likelihood (type II, MacKay 1992), each time that there are twice as many, for
+up to 30 mutators; it begins with what was measured on two small models. 14 mutators have 471
+weights, 60 have 4,749; a solution takes time with their third power.
 
 Bandits learn with few calls, and look no further than the next step. Under `--algorithm auto` PPO
 goes on with a network that is fitted to what the bandit learned: see `fit_network`.
@@ -57,6 +57,7 @@ COMPONENTS = 16
 """Principal components of the training queries' embeddings, at most."""
 SHARED_MEANS = (0.25, -0.5, -0.1, *(0.0,) * (SHARED - 4), -0.5)
 SHARED_VARIANCES = (1.0, *(0.05,) * (SHARED - 2), 0.25)
+"""The prior of the weights that all mutators share, in the order above."""
 RULE_MEAN = -0.4
 """The prior mean of the weight of "it left the query as it was", for mutators by rule."""
 IDLE_VARIANCE = 0.05
@@ -112,6 +113,8 @@ class LinearBandit(nn.Module):
     gram: torch.Tensor
     moments: torch.Tensor
     totals: torch.Tensor
+    """Steps that it learned from, the sum of their rewards' squares, and how many steps there were
+    when the variances were last estimated."""
     variances: torch.Tensor
     stop: torch.Tensor
 
@@ -181,12 +184,11 @@ class LinearBandit(nn.Module):
 
         What it earns to leave a reply as it is, is known: such a step tells nothing.
         """
-        asked = actions != self._stop
-        observations, actions, rewards = observations[asked], actions[asked], rewards[asked]
         rows = torch.zeros(len(actions), len(self.moments), dtype=torch.float64)
         for row, before, action in zip(rows.numpy(), observations, actions, strict=True):
             row[self._places[action]] = self._features(before)[action]
-        earned = torch.from_numpy(rewards)
+        asked = rows.any(dim=1)
+        rows, earned = rows[asked], torch.from_numpy(rewards)[asked]
         self.gram += rows.T @ rows
         self.moments += rows.T @ earned
         self.totals[0] += len(earned)
@@ -260,7 +262,7 @@ class LinearBandit(nn.Module):
         centred = embedding / math.sqrt(self.dimension) - self._centre
         features[:, SHARED + OWN : -self.num_actions] = np.vecdot(self._directions, centred)
         features[:, -self.num_actions :] = tried - idle
-        if self._stop >= 0:
+        if self._stop >= 0 and tried[self._stop]:  # it is known what the target says
             features[self._stop] = 0.0
         return features
 

@@ -6,9 +6,9 @@ and what was learned. Saved is the simplest whose mean return is within one stan
 best one's (Breiman et al. 1984), by the difference of the two on the same queries. Where guard
 queries are learned from, each side counts by its own mean.
 
-The fixed policies cost no call of their own: what a mutator does to a query follows by regression
-from the run's own steps, as a bandit learns it. They are written as weights
-of such a bandit, so whatever plays a learned policy plays these, too.
+To find the fixed policies takes no call: what a mutator does to a query follows by regression from
+the run's own steps. They are written as weights of a bandit, so whatever plays a learned policy
+plays these, too: a cascade rewords what the last mutator wrote.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEARNED = "learned"
 FEWEST_OF_A_SIDE = 10
 """With fewer groups of kept queries of a side, that get no answer as they stand, nothing can be
 told: what was learned is saved."""
-SELDOM = -9.0
+NEVER = -9.0
 """The weight of a mutator that a fixed policy does not play."""
 AGAIN = -2.0
 """What is added to that of one that was tried, in a cascade."""
@@ -67,7 +67,7 @@ class Choice:
     """(groups,): whether these are guard queries."""
 
     def mean(self, returns: Floats) -> float:
-        """The mean of a return, or that of a difference: the sum of the sides' means."""
+        """The mean of a return or of a difference; with guard queries the sum of both sides'."""
         return sum(float(np.nanmean(returns[side])) for side in self._sides)
 
     def error(self, returns: Floats) -> float:
@@ -91,11 +91,8 @@ class Choice:
     def chosen(self) -> str:
         """The simplest that is within one standard error of the best."""
         best = self.returns[self.best]
-        for name, returns in self.returns.items():
-            behind = best - returns
-            if self.mean(behind) <= self.error(behind):
-                return name
-        return self.best
+        behind = {name: best - returns for name, returns in self.returns.items()}
+        return next(n for n, each in behind.items() if self.mean(each) <= self.error(each))
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds of it."""
@@ -120,14 +117,19 @@ def choice_of(
 ) -> Choice | None:
     """What follows from the returns of kept queries; None where that is too little to tell.
 
-    Queries of a group, which are alike, count as one.
+    Queries of a group, which are alike, count as one. In a run that `is_guarded` both sides have to
+    be among them.
     """
     keys = [(query.group, query.is_guard) for query in queries]
     places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    of_group = np.eye(len(places))[[places[key] for key in keys]]
-    means = {name: (each @ of_group) / of_group.sum(axis=0) for name, each in returns.items()}
+    place_of = np.array([places[key] for key in keys])
+    means = {
+        name: np.array([each[place_of == place].mean() for place in places.values()])
+        for name, each in returns.items()
+    }
     is_guard = np.array([guard for _, guard in places], np.bool_)
-    for side in (~is_guard, is_guard) if is_guarded else (~is_guard,):
+    sides = [~is_guard, is_guard] if is_guarded else [~is_guard]
+    for side in sides:
         if any(np.isfinite(each[side]).sum() < FEWEST_OF_A_SIDE for each in means.values()):
             return None
     return Choice(returns=means, is_guard=is_guard)
@@ -213,10 +215,11 @@ def candidates(
     rules = situations.rules
     played = [action for action in range(model.num_actions) if action != rules.stop]
     is_guard = np.array([query in rules.guards for query in queries])
-    weights = 1 / np.where(is_guard, max(1, is_guard.sum()), max(1, (~is_guard).sum()))
     pays = np.where(is_guard, -guard_weight, 1.0)
     memories = [situations.begin(query) for query in queries]
-    left, order, best = weights.copy(), list[int](), 0
+    # How much each query counts: equally on each side, and less the likelier it is answered.
+    left = 1 / np.where(is_guard, max(1, is_guard.sum()), max(1, (~is_guard).sum()))
+    order, best = list[int](), 0
     while len(order) < min(len(played), rules.max_steps):
         seen = [
             situations.observe(query, memory, len(order))
@@ -230,14 +233,19 @@ def candidates(
         if untried[action] <= 0 and (rules.stop is not None or order):
             break
         order.append(action)
-        answers = np.clip((expected[:, action] + step_cost) * np.sign(pays), 0, None)
-        left *= 1 - np.clip(answers / np.maximum(np.abs(pays), 1e-9), 0, 1)
+        # An expected reward says how likely an answer is: it pays so much, less the step's cost.
+        earned_back, none = expected[:, action] + step_cost, np.zeros(len(queries))
+        answered = np.divide(earned_back, pays, out=none, where=pays != 0)
+        left *= 1 - np.clip(answered, 0, 1)
         memories = [
             memory.after(action, -step_cost, "refused", changed=True) for memory in memories
         ]
-    found = [Candidate(name=noop.name)] if rules.stop is not None else []
-    if rules.stop is None and noop in rules.mutators:
-        found = [Candidate(name=noop.name, order=(rules.mutators.index(noop),), repeats=True)]
+    found = []
+    if rules.stop is not None:
+        found.append(Candidate(name=noop.name))
+    elif noop in rules.mutators:
+        asks = (rules.mutators.index(noop),)
+        found.append(Candidate(name=noop.name, order=asks, repeats=True))
     if played:
         found.append(Candidate(name="best fixed", order=(best,), repeats=True))
         found.append(Candidate(name="cascade", order=tuple(order)))
@@ -254,9 +262,8 @@ def fixed_policy(
     model.means.zero_()
     if not candidate.repeats:
         model.means[1:3] = AGAIN
-    for action in range(model.num_actions):
-        place = SHARED + action * own
-        is_played = action in candidate.order
-        model.means[place] = 1 - RANK * candidate.order.index(action) if is_played else SELDOM
+    model.means[SHARED::own] = NEVER
+    for rank, action in enumerate(candidate.order):
+        model.means[SHARED + action * own] = 1 - RANK * rank
     model.solve()
     return policy

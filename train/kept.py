@@ -47,7 +47,8 @@ class Played:
     successes: Floats
     """(policies, queries): 1 where a query was answered, else 0."""
     returns: Floats
-    """(policies, queries): the sum of the rewards after the look."""
+    """(policies, queries): the sum of the rewards after the look; of a query that is answered as it
+    stands, that of the look."""
     steps: int
     """How many were taken."""
 
@@ -69,7 +70,6 @@ class KeptQueries:
         config, kept, env = run.config, run.queries.kept, run.envs[0]
         order = stream(config.seed, KEPT).permutation(len(kept))
         self.queries = [kept[place] for place in order]
-        self.is_guard = np.array([query.is_guard for query in self.queries], np.bool_)
         self._config, self._rules = config, env.rules
         is_sequential = config.driven_by == "sequential"
         self._max_workers = 1 if is_sequential else config.max_workers or config.num_processes
@@ -124,11 +124,12 @@ class KeptQueries:
         while True:
             (taken,) = step_together([episode], [LOOK], self._models)
             info = taken.info
-            if not (info["unscored"] or taken.is_over):
-                return remembered_reward(info), label_of(info)
+            if taken.is_over and info["unscored"]:
+                return _End(error=info["error"])
             if taken.is_over:
-                failed = _End(error=info["error"])
-                return failed if info["unscored"] else _End(info["success"], info["reward"])
+                return _End(info["success"], info["reward"])
+            if not info["unscored"]:
+                return remembered_reward(info), label_of(info)
 
     def _play_one(self, choose: Choose, query: str) -> _End:
         """Play an episode to its end."""

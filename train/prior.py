@@ -6,7 +6,7 @@ the others. How likely a query is to be one of them stands in the observation fr
 A policy must learn how far that can be trusted. So what it sees of a query that is learned from
 comes from a regression that knows nothing of that query, nor of any of its group; and each
 regression is scaled, by folds of its own queries, so that a likelihood is what it says (Platt
-1999).
+1999), where both kinds of queries are as frequent, as in training they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prior:
     """Which of two files a query is like."""
 
     weights: Floats
-    """(D + 1,): the logit of a guard query is these times the embedding and 1."""
+    """(D + 1,): the logit that a query is a guard query is these times its embedding and 1."""
     known: dict[str, float]
     """By query that was learned from, how likely it is a guard query by a regression that was not
     fitted to it."""
@@ -46,7 +46,7 @@ class Prior:
 
     def likelihood(self, embeddings: Floats) -> Floats:
         """(N,): how likely queries that were not learned from are guard queries."""
-        return _sigmoid(embeddings @ self.weights[:-1] + self.weights[-1])
+        return _sigmoid(_logits(self.weights, embeddings))
 
     @property
     def says(self) -> str:
@@ -68,11 +68,10 @@ def fit_prior(queries: Sequence[Query], embeddings: Floats) -> Prior:
     is_guard = np.array([query.is_guard for query in queries])
     folds = _folds(queries)
     known = np.zeros(len(queries))
-    for fold in range(FOLDS):
+    for fold in np.unique(folds):
         mine = folds == fold
-        if mine.any():
-            weights = _calibrated(embeddings[~mine], is_guard[~mine], folds[~mine])
-            known[mine] = _sigmoid(_logits(weights, embeddings[mine]))
+        weights = _calibrated(embeddings[~mine], is_guard[~mine], folds[~mine])
+        known[mine] = _sigmoid(_logits(weights, embeddings[mine]))
     lengths = np.array([len(query.text) for query in queries], np.float64)
     by_length = _auc(lengths, is_guard)
     return Prior(
@@ -136,9 +135,6 @@ def _folds(queries: Sequence[Query]) -> NDArray[np.int64]:
 
 def _auc(scores: Floats, is_guard: Flags) -> float:
     """How often a guard query scores higher than another; half where they are alike."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped]
+    from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 
-    guards = int(is_guard.sum())
-    others = len(scores) - guards
-    above = rankdata(scores)[is_guard].sum() - guards * (guards + 1) / 2
-    return float(above / (guards * others))
+    return float(roc_auc_score(is_guard, scores))

@@ -343,7 +343,7 @@ def choice_text(summary: Summary) -> str:
         why = (
             f"the simplest within one standard error of {best}, {behind:.2f} of {error:.2f} behind"
         )
-    return f"saved: {saved} ({why}); mean return on {kept} kept queries: {means}\n"
+    return f"saved: {saved} ({why}); return on {kept} kept queries: {means}\n"
 
 
 def gain_text(summary: Summary) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from envs.observation import memory_of_look
 from tests.train.test_network import MUTATORS, START, WIDE, OneStep, shown, some_shown
 from train.bandit import Explore, LaneBandit, LinearBandit, explore, fit_network
 from train.network import QueryPolicy
@@ -128,13 +129,19 @@ def test_linucb_spreads_over_the_lanes_what_it_is_not_sure_of_and_keeps_to_what_
 
 
 def test_to_leave_it_is_worth_nothing_for_certain() -> None:
-    model = LinearBandit(WIDE, MUTATORS, stop=2)
-    model.fit_components(embeddings(200))
-    model.learn(some_shown(40), np.arange(40) % MUTATORS, np.full(40, -0.5))
-    for row in some_shown(5):
-        means, deviations = model.expect(row)
+    """And to have left it tells nothing: not even how sure the model is of the others."""
+    looked = memory_of_look(2, -0.05, "refused")
+    rows = np.stack([shown(each, looked) for each in embeddings(40)])
+    models = [LinearBandit(WIDE, MUTATORS, stop=2) for _ in range(2)]
+    for model in models:
+        model.fit_components(embeddings(200))
+        model.learn(rows, np.arange(40) % 2, np.full(40, -0.5))
+    models[1].learn(rows, np.full(40, 2), np.zeros(40))
+    for row in rows[:5]:
+        means, deviations = models[0].expect(row)
         assert (means[2], deviations[2]) == (0, 0)
-        assert means.argmax() == 2
+        assert means[2] > max(means[:2])
+        np.testing.assert_array_equal(models[1].expect(row), (means, deviations))
 
 
 def test_variances_are_found_where_the_steps_say_so() -> None:

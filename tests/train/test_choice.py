@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from envs.observation import Memory, memory_of_look, observation
+from envs.queries import Query
 from simulator.process import EmbeddedServer
 from tests.runs import (
     PASSES,
@@ -21,7 +22,7 @@ from tests.runs import (
     summary,
     train,
 )
-from train.choice import Candidate, Choice, fixed_policy
+from train.choice import Candidate, Choice, choice_of, fixed_policy
 from train.policy import LearnedPolicy, load_policy, load_weights
 from train.ppo import weights_sha256
 
@@ -54,6 +55,21 @@ def test_a_failed_call_is_left_out_and_both_sides_count_alike() -> None:
     found = choice(guard, noop=[0.0] * 44, learned=[0.9] * 4 + [-0.05] * 40)
     assert found.mean(found.returns["learned"]) == pytest.approx(0.85)
     assert found.chosen == "learned"
+
+
+def test_a_call_that_failed_leaves_its_query_out_and_no_other() -> None:
+    queries = [Query(text=str(row), group=str(row // 2), row=row + 1) for row in range(60)]
+    learned = np.full(60, 0.9)
+    learned[7] = np.nan
+    both = {"noop": np.zeros(60), "learned": learned}
+    found = choice_of(both, queries, is_guarded=False)
+    assert found is not None
+    assert found.chosen == "learned"
+    assert np.isnan(found.returns["learned"]).sum() == 1
+    assert len(found.is_guard) == 30
+    assert choice_of(both, queries, is_guarded=True) is None  # none of the kept is a guard query
+    few = {name: each[:18] for name, each in both.items()}
+    assert choice_of(few, queries[:18], is_guarded=False) is None
 
 
 def test_a_fixed_policy_plays_its_mutators_in_turn_and_then_leaves_it(
