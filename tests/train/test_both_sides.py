@@ -32,7 +32,7 @@ from train.prior import fit_prior
 GUARD = BUNDLED_QUERIES.parent / "guard.csv"
 SHAPE = ("--num-processes", "4", "--num-steps", "8", "--encoder", "hashing:64", *PASSES)
 WEIGHT, COST = 2.0, 0.05
-LEARNS = ("--algorithm", "linucb", "--num-env-steps", "512", "--guard-weight", str(WEIGHT))
+LEARNS = ("--algorithm", "linucb", "--num-env-steps", "384", "--guard-weight", str(WEIGHT))
 
 
 def files(folder: Path) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def files(folder: Path) -> tuple[str, ...]:
     flags: tuple[str, ...] = ()
     for flag, source in (("--queries", BUNDLED_QUERIES), ("--guard-queries", GUARD)):
         path = folder / f"{flag.strip('-')}.csv"
-        rows = [[query.text] for query in load_queries(source)][:160]
+        rows = [[query.text] for query in load_queries(source)][:110]
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([["prompt"], *rows])
         flags += (flag, str(path))
@@ -89,7 +89,7 @@ def test_success_is_of_queries_that_ought_to_be_answered_and_unlocked_is_of_the_
 
 
 def test_a_policy_learns_to_open_the_ones_and_to_leave_the_others(run: Path) -> None:
-    late = [line for line in lines(run)[256:] if line["terminated"] or line["truncated"]]
+    late = [line for line in lines(run)[192:] if line["terminated"] or line["truncated"]]
     opened = np.mean([line["success"] for line in late if not line["guard"]])
     unlocked = np.mean([line["success"] for line in late if line["guard"]])
     assert opened > unlocked + 0.2
