@@ -153,7 +153,11 @@ def simulated(start: int, count: int) -> Replies:
 def own_parts() -> list[Replies]:
     """What is added to every fit."""
     wordings = read_labelled(DATA / "refusal_wordings.csv")
-    return [wordings, read_small("train"), read_small("mend"), simulated(0, SIMULATED)]
+    held_back = {
+        text for path in HELD_BACK.glob("refusals_by_*.jsonl") for text in read_labelled(path).texts
+    }
+    mend = [each for each in zip(*read_small("mend"), strict=True) if each[0] not in held_back]
+    return [wordings, read_small("train"), _labelled(mend), simulated(0, SIMULATED)]
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -81,6 +81,12 @@ class Fitting:
         pairs = chain.from_iterable(zip(*sides, strict=False))
         return list(dict.fromkeys([*pairs, *queries]))
 
+    def mean(self, values: NDArray[np.float64], queries: Sequence[str]) -> NDArray[np.float64]:
+        """The mean of values (..., queries); with guard queries the sum of both sides' means."""
+        is_guard = np.array([query in self.context.rules.guards for query in queries])
+        sides = [side for side in (~is_guard, is_guard) if side.any()]
+        return np.asarray(sum(values[..., side].mean(axis=-1) for side in sides))
+
     def worth(self, queries: Sequence[str]) -> NDArray[np.float64]:
         """(queries,): the weights of a mean, to which both sides add as much, if there are two."""
         is_guard = np.array([query in self.context.rules.guards for query in queries])
@@ -192,14 +198,14 @@ def _fit_cascade(fitting: Fitting) -> Fit:
     if not table.size:
         raise fitting.error("no query was scored with each mutator")
     known = list(compress(queries, whole.tolist()))
-    worth = fitting.worth(known) * fitting.pays(known)
-    order = cascade_order(table, worth)
+    pays = fitting.pays(known)
+    order = cascade_order(table, fitting.worth(known) * pays)
     in_turn = [actions[place] for place in order]
     if stop is not None and len(order) < len(names):
         in_turn.append(stop)
     return fitting.found(
         partial(OrderedPolicy, tuple(in_turn or actions[:1])),
-        dict(zip(names, (table @ worth).tolist(), strict=True)),
+        dict(zip(names, fitting.mean(table * pays, known).tolist(), strict=True)),
         rewords_original=True,
         order=[names[place] for place in order],
     )
@@ -262,7 +268,7 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     fitting.limit.check()
     if missing := [name for name, found in zip(names, returns, strict=True) if not found]:
         raise fitting.error(f"no episode of {', '.join(missing)} was scored")
-    means = [float(fitting.worth([*each]) @ np.array([*each.values()])) for each in returns]
+    means = [float(fitting.mean(np.array([*each.values()]), [*each])) for each in returns]
     best = int(np.argmax(means))
     found = dict(zip(names, means, strict=True))
     return fitting.found(partial(OrderedPolicy, (best,)), found, chosen=names[best])

@@ -99,7 +99,7 @@ def test_a_fit_finds_on_the_training_queries_what_a_hand_would_and_keeps_to_its_
     names = dict(zip(ANSWERED, ("noop", "please", "hello"), strict=True))
     best_fixed, cascade = read(folded / "all")["fits"]
     assert cascade["order"] == ["please", "hello", "noop"]
-    assert cascade["means"] == pytest.approx({names[k]: share for k, share in shares.items()})
+    assert cascade["means"] == {names[first]: share for first, share in shares.items()}
     assert cascade["calls"] == 3 * len(train)
     assert best_fixed["chosen"] == "please"
     for first, share in shares.items():  # an episode ends with its answer, or after three steps

@@ -15,7 +15,7 @@ from benchmarks.refusal import FLOORS, own_parts, read_labelled, read_small, row
 from scorers.intent import check_apart, similarity
 from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel
 from scorers.languages import language_of
-from scorers.refusal import declines, label_refusal, load_model
+from scorers.refusal import label_refusal, load_model
 from tests.tables import listed
 
 DATA = Path(__file__).parent / "data"
@@ -70,8 +70,7 @@ def test_what_no_fit_has_seen_is_labelled_as_a_reader_did(name: str) -> None:
     replies = read_labelled(held_back) if held_back.exists() else read_small(name)
     assert row(name, load_model(), replies)["F1"] >= FLOORS[name]
     if held_back.exists():
-        fitted = {text for part in own_parts() for text in part.texts}
-        assert all(map(declines, fitted.intersection(replies.texts)))
+        assert not {text for part in own_parts() for text in part.texts}.intersection(replies.texts)
 
 
 def test_the_simulated_targets_replies_are_known() -> None:
