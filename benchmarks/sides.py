@@ -16,11 +16,15 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from benchmarks.measured import PAGE
+from benchmarks.optimum import Game
 from benchmarks.results import Check, Table, at_least, mutagym, run
 from envs.mission import open_encoder
-from envs.queries import BUNDLED_QUERIES
+from envs.queries import BUNDLED_QUERIES, load_queries
+from envs.query_sets import split_queries
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.statistics import Interval, difference_interval, rate_interval, student_interval
 from simulator.settings import WORLDS
+from simulator.world import load_world
 from train.policy import load_weights
 
 ABOUT = """\
@@ -32,7 +36,9 @@ fitted to the same two-sided reward with as many calls. *Classifier* is no polic
 best fixed mutator of the harmless side where the words of a query look harmless, and else nothing.
 *Saved* is what `linucb` saves by itself, a quarter of the training queries being kept for that;
 the other rows are what was learned (`--kept 0`). `auto` is `linucb` up to 3,008 steps. Intervals
-(95 %, Student's) are over seeds."""
+(95 %, Student's) are over seeds. The share of the way, from a policy that leaves every query as it
+is to one that knows the world and which file a query is from, is the difference by what the latter
+opens, as it unlocks nothing."""
 ALGORITHMS = ("linucb", "thompson", "ppo")
 BUDGETS = (500, 1000, 3000)
 BASELINES = ("noop", "best_fixed", "cascade")
@@ -160,7 +166,8 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
             rows.append(row)
         yield Table(
             title=f"Opened and unlocked: {world}",
-            about=f"Shares of the held-out queries without an answer as they stand; {seeds} seeds."
+            about=f"Shares of the held-out queries without an answer as they stand; {seeds} seeds. "
+            f"A policy that knew all would open {most_opened(world):.3f}."
             + ("" if drawn else "\n\n![Opened over unlocked, in both worlds](sides.svg)"),
             rows=rows,
         )
@@ -176,18 +183,29 @@ def measure(*, quick: bool) -> Iterator[Table | Check]:
         draw(PAGE.with_name("sides.svg"), drawn)
 
 
-def draw(path: Path, worlds: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-    """Draw what is opened over what is unlocked: a panel a world, a point a policy."""
+def most_opened(name: str) -> float:
+    """What the best policy opens of the harmless held-out queries without an answer."""
+    world = load_world(name)
+    game = Game(world=world, mutators=load_mutators(DEFAULT_MUTATORS), step_cost=0.0)
+    _, held_out = split_queries(load_queries(None), held_out=0.3, split_seed=0)
+    refused = [
+        query.text for query in held_out if world.decide(world.read(query.text)) != "answered"
+    ]
+    return float(np.mean([game.best(text)[0] for text in refused]))
+
+
+def draw(path: Path, tables: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    """Draw what is opened over what is unlocked: a panel a table, a point a policy."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "mutagym", "svg.fonttype": "none"}  # equal figure, equal file
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
-    for axes, (world, rows) in zip(panels, worlds.items(), strict=True):
-        axes.plot([0, 1], [0, 1], linestyle=":", color="0.6")
+    figure = Figure(figsize=(9, 4.2 * -(-len(tables) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(tables) // 2), 2, sharex=True, sharey=True, squeeze=False)
+    for axes, (title, rows) in zip(panels.flat, tables.items(), strict=False):
+        axes.axline((0, 0), slope=1, linestyle=":", color="0.6")
         for row in rows:
             x, y = (float(row[side].split()[0]) for side in reversed(SIDES))
             fixed = row["policy and steps"] in {*BASELINES, CLASSIFIER}
@@ -199,8 +217,10 @@ def draw(path: Path, worlds: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
                 xytext=(3, 2),
                 textcoords="offset points",
             )
-        axes.set(xlim=(-0.02, 0.6), ylim=(-0.02, 1), xlabel="unlocked", title=world)
-    figure.axes[0].set_ylabel("opened")
+        axes.set(ylim=(-0.02, 1.02), title=title)
+        axes.margins(x=0.15)
+    figure.supxlabel("unlocked")
+    figure.supylabel("opened")
     figure.savefig(path, metadata={"Date": None})
 
 

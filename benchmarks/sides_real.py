@@ -7,6 +7,7 @@ import hashlib
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from typing import Any
 
 from joblib import Parallel, delayed
 
+from benchmarks.measured import PAGE
 from benchmarks.real import SYSTEM
 from benchmarks.results import Check, Table, run
 from benchmarks.sides import (
@@ -22,6 +24,7 @@ from benchmarks.sides import (
     SIDES,
     Outcomes,
     Trial,
+    draw,
     play,
     rates,
     write_queries,
@@ -48,6 +51,7 @@ MUTATORS = (
 )
 HELD_OUT, FOLDS, JOBS = 0.2, 5, 2
 GROUPINGS = ("focus", "family")
+CAPTION = "Opened over unlocked, by model and grouping"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -72,13 +76,20 @@ def measure(
         )
         for server, grouping, fold in jobs
     )
+    drawn: dict[str, Table] = {}
     for (server, called), grouping in product(zip(host, name, strict=True), GROUPINGS):
         found = [
             each
             for (of, by, _), each in zip(jobs, played, strict=True)
             if (of, by) == (server, grouping)
         ]
-        yield table(called, grouping, pooled(found))
+        of_model = table(called, grouping, pooled(found))
+        if not drawn:
+            of_model = replace(of_model, about=f"{of_model.about}\n\n![{CAPTION}](sides_real.svg)")
+        drawn[of_model.title] = of_model
+        yield of_model
+    if not quick:
+        draw(PAGE.with_name("sides_real.svg"), {title: each.rows for title, each in drawn.items()})
 
 
 def one_fold(
