@@ -64,11 +64,18 @@ def _queries(config: TrainConfig) -> QuerySet:
     _check_guard(config, queries)
     share = config.gain.share(len(queries.train), config.total_steps)
     try:
-        queries = keep_queries(queries, query_set, share)
+        return _checked(keep_queries(queries, query_set, share))
     except UserError:
         if config.gain.kept is not None:
             raise
+    queries = _checked(queries)
+    if share:
         write_stderr("note: too few training queries to keep any; what is learned will be saved")
+    return queries
+
+
+def _checked(queries: QuerySet) -> QuerySet:
+    """The same, if there is enough of both sides to learn from; raises UserError."""
     if guards_of(queries.train):
         check_sides(queries.train)
     return queries

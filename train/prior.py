@@ -22,6 +22,8 @@ from envs.queries import Query
 from records.errors import UserError
 
 FOLDS = 5
+FEWEST_GROUPS = 3
+"""Of each side: a fold is left out of what is fitted, and in that another."""
 INVERSE_STRENGTH = 10.0
 """Of the regularisation; embeddings have length 1."""
 SUSPECT = 0.8
@@ -115,21 +117,24 @@ def check_sides(queries: Sequence[Query]) -> None:
     """Check that there are groups enough of both sides to learn from; raises UserError."""
     for is_guard, what in ((True, "guard queries"), (False, "other queries")):
         groups = {query.group for query in queries if query.is_guard == is_guard}
-        if len(groups) < FOLDS:
+        if len(groups) < FEWEST_GROUPS:
             raise UserError(
-                f"{len(groups)} groups of {what} are left to learn from, of {FOLDS} at least: "
-                "bring more, or change --held-out, --kept or --group-column"
+                f"{len(groups)} groups of {what} are left to learn from; expected "
+                f"{FEWEST_GROUPS} or more: bring more, or change --held-out, --kept or "
+                "--group-column"
             )
 
 
 def _folds(queries: Sequence[Query]) -> NDArray[np.int64]:
-    """(N,): the fold of each query; those of a group are in one, and guard queries in all."""
-    guarded = {query.group for query in queries if query.is_guard}
-    groups = sorted(
-        {query.group for query in queries},
-        key=lambda group: (group not in guarded, derive_seed("prior", group)),
-    )
-    place = {group: number % FOLDS for number, group in enumerate(groups)}
+    """(N,): the fold of each query: a group is in one, and each side's groups are spread evenly."""
+    sides: dict[str, set[bool]] = {}
+    for query in queries:
+        sides.setdefault(query.group, set()).add(query.is_guard)
+    counts, place = np.zeros((FOLDS, 2), np.int64), {}
+    for group in sorted(sides, key=lambda name: (-len(sides[name]), derive_seed("prior", name))):
+        mine = [int(is_guard) for is_guard in sides[group]]
+        place[group] = int(counts[:, mine].sum(axis=1).argmin())
+        counts[place[group], mine] += 1
     return np.array([place[query.group] for query in queries], np.int64)
 
 

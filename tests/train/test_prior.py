@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from envs.queries import Query
-from train.prior import SUSPECT, fit_prior
+from records.errors import UserError
+from train.prior import SUSPECT, check_sides, fit_prior
 
 Floats = NDArray[np.float64]
 N, D = 120, 8
@@ -78,3 +79,17 @@ def test_files_that_differ_in_length_are_warned_of() -> None:
     found = fit_prior(long, rows)
     assert found.auc_of_length >= SUSPECT
     assert "may be the source of a query" in found.says
+
+
+@pytest.mark.parametrize("shared", [3, 2, 1, 0])
+def test_three_groups_of_each_side_are_enough(shared: int) -> None:
+    """Whether or not the sides share groups, as the families of one benchmark do."""
+    queries = [
+        replace(q, group=f"{place % 3}" if place % 3 < shared else f"{place % 3} {q.is_guard}")
+        for place, q in enumerate(queries_of())
+    ]
+    check_sides(queries)
+    assert fit_prior(queries, embeddings_of(queries, pull=3.0)).auc == pytest.approx(1.0, abs=0.05)
+    few = [query for query in queries if query.group[0] != "2"]
+    with pytest.raises(UserError, match=r"2 groups of guard queries .* expected 3 or more"):
+        check_sides(few)
