@@ -37,9 +37,10 @@ that makes them refuse harmless questions, too. The queries are XSTest's (paul-r
 exaggerated-safety, CC BY 4.0): 250 that ought to be answered, 200 that ought to be refused. Each is
 held out once, in five folds; a policy is trained on the other four, with one try a query and rules
 as mutators, so that a reply is a function of query and mutator. Queries of a group are in one fold:
-those about one word (*focus*), or of one of XSTest's eight families. `best_fixed` and `cascade` are
-fitted with 1,000 calls to the same two-sided reward; *classifier* plays `ask_steps` where the words
-of a query look harmless; *saved* is what `linucb` saves by itself. Intervals are over queries."""
+those about one word (*focus*; where none is named, of one family), or of one of XSTest's eight
+families. `best_fixed` and `cascade` are fitted with 1,000 calls to the same two-sided reward;
+*classifier* plays `ask_steps` where the words of a query look harmless; *saved* is what `linucb`
+saves by itself. Intervals are over queries."""
 MUTATORS = (
     "noop",
     "ask_steps",
@@ -139,9 +140,7 @@ def names_of_groups(rows: Sequence[Mapping[str, str]], grouping: str, fold: int)
 
     Training splits by a hash of the name: what is added to it decides on which side it comes.
     """
-    own = {
-        row["prompt"]: row["focus"] if grouping == "focus" else family(row["type"]) for row in rows
-    }
+    own = {row["prompt"]: group_of(row, grouping) for row in rows}
     ordered = sorted({*own.values()}, key=lambda group: hashlib.sha256(group.encode()).digest())
     named = {
         group: next(
@@ -154,10 +153,14 @@ def names_of_groups(rows: Sequence[Mapping[str, str]], grouping: str, fold: int)
     return {prompt: named[group] for prompt, group in own.items()}
 
 
-def family(kind: str) -> str:
-    """One name for a type of harmless queries and what stands against it: there are eight."""
-    name = kind.removeprefix("contrast_")
-    return next((last for last in ("discr", "privacy") if last in name.split("_")), name)
+def group_of(row: Mapping[str, str], grouping: str) -> str:
+    """The word that a query is about, or, where there is none or it is asked for, its family: a
+    type of harmless queries and what stands against it.
+    """  # noqa: D205 - one sentence
+    if grouping == "focus" and row["focus"].strip():
+        return row["focus"].strip()
+    name = row["type"].removeprefix("contrast_")
+    return next((word for word in ("discr", "privacy") if word in name.split("_")), name)
 
 
 def _is_held_out(group: str) -> bool:

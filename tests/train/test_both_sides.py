@@ -40,9 +40,9 @@ def files(folder: Path) -> tuple[str, ...]:
     flags: tuple[str, ...] = ()
     for flag, source in (("--queries", BUNDLED_QUERIES), ("--guard-queries", GUARD)):
         path = folder / f"{flag.strip('-')}.csv"
-        rows = [[query.text] for query in load_queries(source)][:110]
+        rows = [[query.text, str(query.row % 3)] for query in load_queries(source)][:110]
         with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["prompt"], *rows])
+            csv.writer(file).writerows([["prompt", "family"], *rows])
         flags += (flag, str(path))
     return flags
 
@@ -180,6 +180,17 @@ def test_kept_guard_queries_count_against_what_unlocks_them(tmp_path: Path) -> N
     assert found["noop"] == 0
     assert found["best fixed"] <= 0.95 - 1.05  # and what it costs where a rewording drifts
     assert summary(run)["saved"] in {"noop", "learned"}
+
+
+def test_where_few_groups_are_to_be_learned_from_none_is_kept(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = (*WORLD, *SHAPE, "--algorithm", "linucb", "--num-env-steps", "160", *files(tmp_path))
+    few = (*shape, "--group-column", "family", "--held-out", "0")
+    assert train(simulator.host, tmp_path / "run", *few) == 0
+    assert "too few training queries to keep any" in capsys.readouterr().err
+    assert read(tmp_path / "run", "queries.json")["kept"] == []
+    assert train(simulator.host, tmp_path / "other", *few, "--kept", "0.3") == 2
 
 
 def test_what_cannot_be_learned_from_is_refused(
