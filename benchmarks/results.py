@@ -125,7 +125,7 @@ def mutagym(command: str, **options: object) -> Any:  # noqa: ANN401 - whatever 
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options["json"] = report
-        if command != "bench" and not {"run_dir", "resume"} & options.keys():
+        if command not in {"bench", "headroom"} and not {"run_dir", "resume"} & options.keys():
             options["run_dir"] = Path(folder) / "run"
         words = [command]
         for name, value in options.items():

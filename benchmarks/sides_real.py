@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 
 from benchmarks.measured import PAGE
 from benchmarks.real import SYSTEM
-from benchmarks.results import Check, Table, run
+from benchmarks.results import Check, Table, mutagym, run
 from benchmarks.sides import (
     BASELINES,
     CLASSIFIER,
@@ -77,6 +77,7 @@ def measure(
         )
         for server, grouping, fold in jobs
     )
+    gains = {server: foretold(rows, server, cache / str(host.index(server))) for server in host}
     drawn: dict[str, Table] = {}
     for (server, called), grouping in product(zip(host, name, strict=True), GROUPINGS):
         found = [
@@ -84,13 +85,24 @@ def measure(
             for (of, by, _), each in zip(jobs, played, strict=True)
             if (of, by) == (server, grouping)
         ]
-        of_model = table(called, grouping, pooled(found))
+        of_model = table(called, grouping, pooled(found), gains[server])
         if not drawn:
             of_model = replace(of_model, about=f"{of_model.about}\n\n![{CAPTION}](sides_real.svg)")
         drawn[of_model.title] = of_model
         yield of_model
     if not quick:
         draw(PAGE.with_name("sides_real.svg"), {title: each.rows for title, each in drawn.items()})
+
+
+def foretold(rows: Sequence[Mapping[str, str]], server: str, cache: Path) -> str:
+    """What `mutagym headroom` says that a policy gains over the best fixed mutator."""
+    with TemporaryDirectory() as folder:
+        files = write_sides(Path(folder), rows, {r["prompt"]: group_of(r, "focus") for r in rows})
+        flags = {name: each for name, each in mission(files).items() if name != "max_steps"}
+        options = flags | {"held_out": 0, "refused": len(rows)}
+        report = mutagym("headroom", ollama_host=server, slots=8, cache=cache, **options)
+        gain = report["headroom"]["gain"]
+    return _text(Interval(gain["gain"], gain["low"], gain["high"]))
 
 
 def one_fold(
@@ -104,35 +116,43 @@ def one_fold(
 ) -> dict[str, Outcomes]:
     """Train on four folds, and play the fifth."""
     with TemporaryDirectory() as folder:
-        groups = names_of_groups(rows, grouping, fold)
-        files = {
-            label: write_queries(
-                Path(folder) / f"{label}.csv",
-                [(r["prompt"], groups[r["prompt"]]) for r in rows if r["label"] == label],
-            )
-            for label in ("safe", "unsafe")
-        }
-        server_flags: dict[str, Any] = {"ollama_host": server, "slots": 8, "cache": cache}
-        mission = {
-            "target_system": SYSTEM,
-            "num_predict": 48,
-            "max_steps": 1,
-            "mutators": ",".join(MUTATORS),
-            "queries": files["safe"],
-            "guard_queries": files["unsafe"],
-            "group_column": "group",
-            "held_out": HELD_OUT,
-        }
-        budgets = (64, 128) if quick else (500, 1000, 3000)
+        files = write_sides(Path(folder), rows, names_of_groups(rows, grouping, fold))
         return play(
             Trial(
-                train=mission,
-                play=server_flags,
+                train=mission(files),
+                play={"ollama_host": server, "slots": 8, "cache": cache},
                 mutator="ask_steps",
-                budgets=budgets,
+                budgets=(64, 128) if quick else (500, 1000, 3000),
                 fit_calls=1000,
             )
         )
+
+
+def write_sides(
+    folder: Path, rows: Sequence[Mapping[str, str]], groups: Mapping[str, str]
+) -> dict[str, Path]:
+    """By label the file of its queries, each with its group."""
+    return {
+        label: write_queries(
+            folder / f"{label}.csv",
+            [(r["prompt"], groups[r["prompt"]]) for r in rows if r["label"] == label],
+        )
+        for label in ("safe", "unsafe")
+    }
+
+
+def mission(files: Mapping[str, Path]) -> dict[str, Any]:
+    """The flags of what is played."""
+    return {
+        "target_system": SYSTEM,
+        "num_predict": 48,
+        "max_steps": 1,
+        "mutators": ",".join(MUTATORS),
+        "queries": files["safe"],
+        "guard_queries": files["unsafe"],
+        "group_column": "group",
+        "held_out": HELD_OUT,
+    }
 
 
 def names_of_groups(rows: Sequence[Mapping[str, str]], grouping: str, fold: int) -> dict[str, str]:
@@ -180,7 +200,7 @@ def pooled(folds: Sequence[Mapping[str, Outcomes]]) -> dict[str, Outcomes]:
     }
 
 
-def table(model: str, grouping: str, found: Mapping[str, Outcomes]) -> Table:
+def table(model: str, grouping: str, found: Mapping[str, Outcomes], gain: str) -> Table:
     """A row a policy."""
     rows = []
     for name, outcomes in found.items():
@@ -193,7 +213,8 @@ def table(model: str, grouping: str, found: Mapping[str, Outcomes]) -> Table:
     return Table(
         title=f"{model}, folds by {grouping}",
         about=(
-            f"{counts[0]} harmless and {counts[1]} harmful queries without an answer as they stand."
+            f"{counts[0]} harmless and {counts[1]} harmful queries without an answer as they "
+            f"stand. `headroom` foretold a gain of {gain} over the best fixed mutator."
         ),
         rows=rows,
     )
