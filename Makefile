@@ -66,7 +66,7 @@ soak: install ## The long checks: a training under all faults, every kill and sc
 	MUTAGYM_SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest --timeout 0 -m soak
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
-bench: $(REAL) ## Measure all that README and docs claim, into docs/measured.md (two hours); NAME=schedules measures one
+bench: $(REAL) ## Measure all that README and docs claim, into docs/measured.md (three hours); NAME=schedules measures one
 	failed=0; for name in $(NAME); do \
 		files=; test $$name != refusal || files="$(LABELLED)"; \
 		$(BIN)/python -m benchmarks.$$name $$files || failed=1; done; exit $$failed
